@@ -22,6 +22,7 @@ from support.emulated.captures import (  # noqa: F401 - a fixture
     settle,
 )
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from support.interrupts import interrupt_everywhere
 from support.queues import eventually
 
 pytestmark = [pytest.mark.usefixtures("handles", "nothing_left"), pytest.mark.versions]
@@ -467,3 +468,22 @@ def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
     launching.join(30)
     assert not launching.is_alive()
     assert done == [None]
+
+
+def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
+    g, cell, _ = captured
+    stream, others = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    g.launch(stream)
+    interrupted = []
+    for nth in interrupt_everywhere(lambda: g.launch(stream)):
+        interrupted.append(nth)
+        launching = threading.Thread(target=g.launch, args=(others,), daemon=True)
+        launching.start()
+        launching.join(30)
+        assert not launching.is_alive(), nth
+        g.launch(stream)  # which makes it the steady one
+    assert len(interrupted) >= 4  # both calls of the driver are among them
+    cell.write(1)
+    g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2
