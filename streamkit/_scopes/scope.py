@@ -162,7 +162,7 @@ class Scoped:
         # It is not kept if a view is made anew for each scope, nor for a per-thread stream, whose
         # thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
-        if queue.thread is None and all(library.name in views for library in plan.moved):
+        if queue.thread is None and plan.names <= views.keys():
             if closable is None:
                 self._plans = {**self._plans, libraries: plan}
             else:
