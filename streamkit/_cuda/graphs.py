@@ -158,12 +158,11 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
         except IndexError:
             return False
         try:
-            if is_over:
-                return False
             code = ask_status(target, answer)
             if code:
                 raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
-            if status[0]:
+            # after the question, because a signal's handler that comes then can close the graph
+            if status[0] or is_over:
                 return False
             code = run(graph, target)
             if code and code != _INVALID_CONTEXT:

@@ -470,6 +470,31 @@ def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
     assert done == [None]
 
 
+def test_a_graph_that_a_signals_handler_closes_in_its_launch_is_not_launched(captured, monkeypatch):
+    """``handles`` would notice a launch of what is destroyed."""
+    g, _, _ = captured
+    stream, handled = sk.new_stream(nonblocking=True), []
+    with_gil = graphs.loader.with_gil
+
+    def watched(name):
+        call = with_gil(name)
+
+        def ask(*arguments):
+            code = call(*arguments)
+            if handled:
+                handled.pop()()
+            return code
+
+        return ask
+
+    monkeypatch.setattr(graphs.loader, "with_gil", watched)
+    g.launch(stream)
+    stream.sync()
+    handled.append(g.close)
+    with pytest.raises(sk.StreamClosedError):
+        g.launch(stream)
+
+
 def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
     g, cell, _ = captured
     stream, others = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
