@@ -146,7 +146,8 @@ def call_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options
     before = current_context()
     restore = loader.cu.cuCtxSetCurrent  # called by itself, as no interrupt comes before that
     try:
-        set_context(context)
+        if before != context:
+            set_context(context)
         found = call(*arguments, **options)
     except BaseException:
         restore(before)
@@ -167,6 +168,8 @@ def ensure_in(context: int, call: Callable[P, T], /, *arguments: P.args, **optio
 
 def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], None]) -> int:
     """Make something in a context; destroy it if the previous context cannot be restored."""
+    if current_context() == context:
+        return int(make())
     made = 0
     try:
         with in_context(context) as guard, guard:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,6 +18,7 @@ from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import CodeType, FrameType
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -26,6 +29,7 @@ _AUTO_FREE_ON_LAUNCH = 1
 _HOST, _ARRAY = 1, 3  # types of memory
 _MEMORY = 10, 11  # types of nodes: to allocate memory, to free it
 _NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
+_NAP = 1e-5  # in seconds; a launch takes less, unless the stream is full
 
 
 class Captured(NamedTuple):
@@ -130,33 +134,60 @@ def launch(executable: int, stream: int) -> None:
     ask("cuGraphLaunch", executable, stream)
 
 
-def relauncher(executable: int, stream: int) -> Callable[[], bool]:
-    """Return what queues runs on a stream that is no default one, at the least cost.
+def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Return what queues runs on a stream that is no default one, at the least cost; and its end.
 
-    It returns False, and has queued none, if the stream captures, or if the driver wants the
-    stream's context to be current.
+    The first returns False, and has queued none, if the stream captures, if the driver wants the
+    stream's context to be current, if another thread is in it, as CUDA wants one thread at a time
+    to use an executable, and once the second was called. That one returns when no thread is in it.
     """
     # not by the bindings, which take as long to make members of enumerations as the launch takes
     ask_status, run = loader.with_gil("cuStreamIsCapturing"), loader.without_gil("cuGraphLaunch")
     # arguments that ctypes has converted already
     graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
-    status = ctypes.c_int()
-    answer = ctypes.byref(status)
+    status = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
+    answer = ctypes.byref(ctypes.c_int.from_buffer(status))
+    free: list[None] = [None]  # empty while a thread is in it
+    is_over = False
 
     def relaunch() -> bool:
         if loader.is_forked:
             raise messages.forked()
-        code = ask_status(target, answer)
-        if code:
-            raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
-        if status.value:
+        try:  # a lock would cost as much as the question
+            del free[0]  # in one thread only, and no interrupt comes between this and ``try``
+        except IndexError:
             return False
-        code = run(graph, target)
-        if code and code != _INVALID_CONTEXT:
-            raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
-        return not code
+        try:
+            code = ask_status(target, answer)
+            if code:
+                raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
+            # after the question, because a signal's handler that comes then can close the graph
+            if status[0] or is_over:
+                return False
+            code = run(graph, target)
+            if code and code != _INVALID_CONTEXT:
+                raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
+            return not code
+        finally:
+            free.append(None)
 
-    return relaunch
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+        while not free and not _is_inside(relaunch.__code__, free):
+            time.sleep(_NAP)
+
+    return relaunch, end
+
+
+def _is_inside(launch: CodeType, free: list[None]) -> bool:
+    """Whether a destructor or a signal's handler calls, which came in this launch of its thread."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - a traceback keeps more
+    while frame is not None:
+        if frame.f_code is launch and frame.f_locals["free"] is free:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Node(NamedTuple):

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from streamkit._races.report import RaceReport
     from streamkit.protocols import CapturedGraph, StreamLike
 
+    _Again = tuple[QueueRecord | None, Callable[[], bool], Callable[[], None]]
+
 T = TypeVar("T")
 
+_NOT_AGAIN: _Again = (None, lambda: False, lambda: None)
 _INVALIDATES = "that would invalidate the capture."
 _NOT_NAMED = (
     "it becomes a part of that capture if the stream is named, as g.launch(stream), or a scope's."
@@ -50,8 +53,6 @@ class CudaGraph(Graph, metaclass=Concrete):
     _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
     _is_capturing = True
     _updated_in_place: bool | None = None
-    _again: tuple[QueueRecord | None, Callable[[], bool]] = (None, lambda: False)
-    """The queue of the last launch, if only that is left to do there; and what does it."""
 
     def __init__(
         self,
@@ -65,6 +66,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._sections: list[graphs.Section] = []  # the same
         self._captured_into = captured_into
         self._lock = RLock()  # no forked child can use the graph
+        self._again = _NOT_AGAIN
+        """The queue of the last launch, if only that is left to do there; what does it; its end."""
 
     # -- while it is captured ---------------------------------------------------------------------
 
@@ -91,10 +94,11 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:  # another thread may launch what it is until now
             before = self._owned
             try:
+                self._end_relaunches()  # an update changes what they launch
                 owned = end()
                 owned.kept, owned.replaced = self._kept, before
                 owned.sections = self._sections
-                self._owned, self._again = owned, CudaGraph._again
+                self._owned = owned
                 self._is_capturing, self._kept = False, []
             except BaseException:
                 self._owned = before
@@ -217,13 +221,11 @@ class CudaGraph(Graph, metaclass=Concrete):
         if target is None:
             self._launch_as_a_call()
             return
-        with self._lock:
-            steady, relaunch = self._again
-            queue = target._queue  # noqa: SLF001 - the hot path
-            if queue is None:
-                queue = target._live()
-            is_queued = queue is steady and relaunch()
-        if not is_queued:
+        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
+        queue = target._queue  # noqa: SLF001 - the hot path
+        if queue is None:
+            queue = target._live()
+        if queue is not steady or not relaunch():
             self._launch(target)
         elif disposal.waiting:
             disposal.sweep()
@@ -251,13 +253,20 @@ class CudaGraph(Graph, metaclass=Concrete):
             if ordering.capture_of(queue) is not None:
                 self._launch_inside(owned, target)
                 return
+            self._end_relaunches()
             owned.launch(target, queue)
             steady = owned.runs.steady
             if steady is not None:
-                relaunch = graphs.relauncher(owned.executable.executable, steady.handle)
-                self._again = steady, relaunch
+                again = graphs.relauncher(owned.executable.executable, steady.handle)
+                self._again = steady, *again
         if disposal.waiting:
             disposal.sweep()
+
+    def _end_relaunches(self) -> None:
+        """Have every launch take the lock, because something else is done with the executable."""
+        _, _, end = self._again
+        end()
+        self._again = _NOT_AGAIN
 
     def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
         """Make the work a part of the graph that the stream captures."""
@@ -284,6 +293,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
                 raise self._refused_inside(target, _INVALIDATES)
+            self._end_relaunches()
             executable = owned.executable.executable
             driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
@@ -312,8 +322,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             if self._is_capturing:
                 raise self._still_capturing()
+            self._end_relaunches()
             owned, self._owned = self._owned, None
-            self._again = CudaGraph._again
         if owned is not None:
             disposal.dispose(owned)
 

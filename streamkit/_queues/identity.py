@@ -235,6 +235,9 @@ def _go_with(owner: object, learned: QueueRecord) -> None:
 
     From 1.2 on, that shares the stream with cuda.core's own objects, and would keep it.
     """
+    learned.seen_with = None
+    if owner is None:
+        return
     number = learned.id or 0
 
     def ended(_: object) -> None:
@@ -244,7 +247,7 @@ def _go_with(owner: object, learned: QueueRecord) -> None:
 
     # one that takes no weak references leaves it for as long as the record is learned
     with contextlib.suppress(TypeError):
-        learned.seen_with = None if owner is None else weakref.ref(owner, ended)
+        learned.seen_with = weakref.ref(owner, ended)
 
 
 def _capturing_record(found: Queue) -> QueueRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from typing import TYPE_CHECKING
 
 from streamkit._base.queue import LEGACY, PER_THREAD
@@ -37,6 +38,7 @@ _NOT_READ: dict[StepKind, str] = {
     "unknown": "which is new",
     "not followed": "which is not followed",
 }
+_CALLER = 3  # how many frames lie between ``_place`` and the call that CUPTI calls back for
 _UNSEEN = "all work on CUDA streams, which is not counted"
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 
@@ -48,7 +50,8 @@ class CudaRaceRecorder:
         self._arrays = arrays
         self._calls: DriverRecording | None = None
         self._why_not = ""
-        self._noted: set[tuple[CodeType, int]] = set()
+        self._noted: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        """The lines of calls. By the ids of codes, whose hash takes as long as they are."""
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place | None, dict[int, _Variable]] = {}
 
@@ -90,12 +93,21 @@ class CudaRaceRecorder:
 
     def _place(self) -> tuple[CodeType, int] | None:
         """Return the line of the user's code that makes the present call."""
-        frame = places.users_frame()
-        if frame is None:
+        try:  # Python makes an object of each frame that is looked at, so the callback's are not
+            frame = sys._getframe(_CALLER)  # noqa: SLF001 - a traceback keeps more
+        except ValueError:  # a library's thread calls, in which no Python runs
             return None
-        place = frame.f_code, frame.f_lineno or 0
-        if place not in self._noted:
-            self._noted.add(place)
+        place = self._noted.get((id(frame.f_code), frame.f_lasti))
+        if place is None:  # a library's frame, or the first time here
+            users = places.users_around(frame)
+            place = None if users is None else self._note(users)
+        return place
+
+    def _note(self, frame: FrameType) -> tuple[CodeType, int]:
+        call = id(frame.f_code), frame.f_lasti
+        place = self._noted.get(call)
+        if place is None:
+            place = self._noted[call] = frame.f_code, frame.f_lineno or 0
             self._note_names(frame)
         return place
 

@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 
 _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
+_MEMORY: Any = (ctypes.c_char * sys.maxsize).from_address(0)
+"""The memory of this process: to read it so takes half as long as by an object of ctypes there."""
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
+_BEGIN = b"\0"  # the site where a call begins
 _NAME = 8  # where the call's name is in it
 _WORD = struct.Struct("<Q")
+_DATA_OF_LAUNCH = struct.Struct("<16xQ16xQ")  # of these: parameters, context
+_LAUNCH = struct.Struct("<Q32xQQ")  # function, stream, pointers to the kernel's parameters
+_LAUNCH_WITH_MORE = struct.Struct("<QQQ")  # configuration, function, these pointers
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
 _NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and what comes first in those of events
@@ -103,7 +109,12 @@ _ENDING = _MEMORY_ENDS | _of_kind(
 )  # fmt: skip
 """The calls of which the end counts too, or alone."""
 _BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
-_LAUNCHES = {number: CALLS[number] for number in _of_kind("launch", "launch with more")}
+_WITH_MORE = _of_kind("launch with more")
+_LAUNCHES = {
+    number: (2 if CALLS[number].is_per_thread else 1, number in _WITH_MORE)
+    for number in _of_kind("launch") | _WITH_MORE
+}
+"""What the null stream is for each, and whether its fields begin with a configuration."""
 _UNLOADING = _of_kind("code unloaded")
 _WATCHED = [*CALLS, *UNKNOWN]
 
@@ -215,7 +226,8 @@ class Subscription:
         def callback(_user: object, _domain: int, call: int, data: int) -> None:
             try:
                 if call in launches:
-                    launch(call, data)
+                    if _MEMORY[data] == _BEGIN:
+                        launch(call, data)
                 else:
                     (reader.unknown if call in UNKNOWN else other)(call, data)
             except KeyboardInterrupt:  # it would end here
@@ -230,18 +242,17 @@ def _nowhere() -> None:
     """Serve a listener that does not ask for places."""
 
 
-def _at(size: int) -> Callable[[int], Any]:
-    """Return what gives so many bytes at an address; far faster than ``ctypes.string_at``."""
-    return (ctypes.c_char * size).from_address
-
-
 def _word(address: int) -> int:
-    return ctypes.c_uint64.from_address(address).value
+    return _WORD.unpack_from(_MEMORY, address)[0]  # type: ignore[no-any-return]  # an int
 
 
-_rows_at, _node_at = _at(_ROWS), _at(_NODE)
-_site_at, _data_at = ctypes.c_int.from_address, _at(_DATA.size)
-_fields_at = {number: _at(call.fields.size) for number, call in CALLS.items()}
+def _bytes(address: int, size: int) -> Any:
+    return _MEMORY[address : address + size]
+
+
+def _failed(result: int) -> bool:
+    """Whether a call has returned another code than 0."""
+    return any(_MEMORY[result : result + ctypes.sizeof(ctypes.c_int)])
 
 
 class _CallReader:
@@ -255,39 +266,37 @@ class _CallReader:
         self._kernels: dict[int, tuple[str, _Layout | None]] = {}
 
     def launch(self, call: int, data: int) -> None:
-        if _site_at(data).value:
-            return
-        _, fields, _, symbol, context = _DATA.unpack(_data_at(data))
-        row = _LAUNCHES[call]
-        values = row.fields.unpack(_fields_at[call](fields))
-        if row.kind == "launch":
-            function, stream, pointers = values[:3]
-            extra = values[3] if len(values) > 3 else 0  # noqa: PLR2004 - not all have it
-        else:
-            configuration, function, pointers, extra = values
+        fields, context = _DATA_OF_LAUNCH.unpack_from(_MEMORY, data)
+        default, has_configuration = _LAUNCHES[call]
+        if has_configuration:
+            configuration, function, pointers = _LAUNCH_WITH_MORE.unpack_from(_MEMORY, fields)
             stream = _word(configuration + _STREAM_OF_CONFIGURATION)
+        else:
+            function, stream, pointers = _LAUNCH.unpack_from(_MEMORY, fields)
         known = self._kernels.get(function)
         if known is None:
+            symbol = _DATA.unpack_from(_MEMORY, data)[3]
             name = ctypes.string_at(symbol).decode(errors="replace") if symbol else "a kernel"
             known = self._kernels[function] = name, _layout(function)
         name, layout = known
         parameters: Any = None
         if layout is not None and pointers:
-            where = layout.pointers(pointers)
-            parameters = tuple([at(one).raw for at, one in zip(layout.readers, where, strict=True)])
+            pairs = zip(layout.pointers(_MEMORY, pointers), layout.sizes)  # noqa: B905 - as many
+            parameters = tuple([_MEMORY[one : one + size] for one, size in pairs])
         elif layout is not None:
+            *_, extra = CALLS[call].fields.unpack_from(_MEMORY, fields)
             parameters = _packed(extra, layout)
-        kernel = name, stream or (2 if row.is_per_thread else 1), parameters
+        kernel = name, stream or default, parameters
         place = self.place_of_launch()
         self._facts.append((call, here.thread, context, b"", place, kernel, None))
 
     def other(self, call: int, data: int) -> None:
-        is_end, fields, result, _, context = _DATA.unpack(_data_at(data))
+        is_end, fields, result, _, context = _DATA.unpack_from(_MEMORY, data)
         thread, since, more = here.thread, None, None
         if is_end:
             if call in _ENDING:
                 since, more = self._begun.pop(thread, (len(self._facts), None))
-            if _site_at(result).value:  # it failed, or nothing has ended
+            if _failed(result):  # it failed, or nothing has ended
                 if call in _BEGINNING:
                     self._facts.append((call, thread, context, b"", None, FAILED, None))
                 return
@@ -300,7 +309,7 @@ class _CallReader:
             )
             if call not in _BEGINNING:
                 return
-        given = _fields_at[call](fields).raw
+        given = _MEMORY[fields : fields + CALLS[call].fields.size]
         read = (_MORE_AT_END if is_end else _MORE_AT_BEGINNING).get(call)
         if read is not None:
             more = read(fields)
@@ -310,9 +319,9 @@ class _CallReader:
 
     def unknown(self, call: int, data: int) -> None:
         """Note a call that is not in the table by its name."""
-        if not _site_at(data).value:
+        if _MEMORY[data] == _BEGIN:
             name, thread = ctypes.string_at(_word(data + _NAME)), here.thread
-            context = _DATA.unpack(_data_at(data))[4]
+            context = _DATA.unpack_from(_MEMORY, data)[4]
             self._facts.append((call, thread, context, name, self.place(), None, None))
 
 
@@ -354,7 +363,7 @@ def _second(fields: int) -> int:
 
 def _node(fields: int, place: int) -> Any:
     """Return the beginning of the parameters of a graph's node."""
-    return _node_at(_word(fields + place)).raw
+    return _bytes(_word(fields + place), _NODE)
 
 
 def _a_byte(_: int) -> int:
@@ -363,7 +372,7 @@ def _a_byte(_: int) -> int:
 
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
-    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _rows_at(_word(fields)).raw),
+    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _bytes(_word(fields), _ROWS)),
     **{
         number: functools.partial(_node, place=CALLS[number].fields.size - _WORD.size)
         for number in _of_kind("graph node")
@@ -390,8 +399,8 @@ class _Layout:
     def __init__(self, parameters: list[tuple[int, int]]) -> None:
         self.parameters = parameters
         """The offset and size of each."""
-        self.pointers: Callable[[int], Any] = (ctypes.c_uint64 * len(parameters)).from_address
-        self.readers = [_at(size) for _, size in parameters]
+        self.pointers = struct.Struct(f"<{len(parameters)}Q").unpack_from
+        self.sizes = [size for _, size in parameters]
 
 
 def _stream(handle: int) -> tuple[int | None, bool | None]:

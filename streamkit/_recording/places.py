@@ -32,7 +32,11 @@ def users_frame(within: CodeType | None = None) -> FrameType | None:
 
     With ``within`` it is one that this code, of StreamKit, has called.
     """
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - a traceback keeps more
+    return users_around(sys._getframe(1), within)  # noqa: SLF001 - a traceback keeps more
+
+
+def users_around(frame: FrameType | None, within: CodeType | None = None) -> FrameType | None:
+    """Return what ``users_frame`` does, of this frame and those around it."""
     while frame is not None and frame.f_code is not within:
         module = frame.f_globals.get("__name__", "")
         is_users = _is_users.get(module)

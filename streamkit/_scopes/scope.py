@@ -19,7 +19,7 @@ from streamkit._scopes.open_scopes import leave, stack
 from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
     from streamkit._base.queue import QueueRecord
@@ -81,21 +81,19 @@ class Plan:
         self.loaded, self.moved, self.trackers = choice.loaded, choice.moved, choice.trackers
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         bindings = [library.bind(view(library.name)) for library in self.moved]
-        self.keeps_device = all(binding.keeps_device for binding in bindings)
         bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
-        self.bindings, self.count = bindings, len(bindings)
-        self.saves = tuple(binding.save for binding in bindings)
-        self.enters = tuple(binding.enter for binding in bindings)
-        self.leaves = tuple(binding.leave for binding in bindings)
+        self.count = len(bindings)
+        columns = zip(*bindings, strict=True)
+        self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
+        self.keeps_device, told_outside = map(all, traits)
         cu = loader.cu
         # what ``ask_context`` answers while this context is current
         self.answer: object = (
             context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
         )
-        questions = [binding.is_current for binding in bindings]
         self.is_current = _all(questions, self.ask_context, self.answer)
         """Tells, inside a scope, whether the context and every library are where it put them."""
-        alone = choice.moves_trackers and all(binding.told_outside for binding in bindings)
+        alone = choice.moves_trackers and told_outside
         self.is_current_anyway = self.is_current if alone else lambda: False
         """Tells the same outside a scope too; False if only a scope would keep them there."""
 
@@ -106,16 +104,16 @@ class Plan:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for library, binding in zip(self.moved, self.bindings, strict=False):
+        for library, set_current in zip(self.moved, self.setters, strict=False):
             try:
-                binding.set_current()
+                set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
                 lost.append(f"{library.name} ({type(error).__name__}: {error})")
         return lost
 
 
 def _all(
-    questions: list[Callable[[], bool]], ask_context: Callable[[], object], answer: object
+    questions: Iterable[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
     """Return a function that tells whether all of them, and the context, are current."""
     one, two, three, *others = questions
@@ -164,7 +162,7 @@ class Scoped:
         # It is not kept if a view is made anew for each scope, nor for a per-thread stream, whose
         # thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
-        if queue.thread is None and all(library.name in views for library in plan.moved):
+        if queue.thread is None and plan.names <= views.keys():
             if closable is None:
                 self._plans = {**self._plans, libraries: plan}
             else:

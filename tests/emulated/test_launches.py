@@ -22,6 +22,7 @@ from support.emulated.captures import (  # noqa: F401 - a fixture
     settle,
 )
 from support.gpu.raw import busy, check, destroy_stream, driver, make_stream
+from support.interrupts import interrupt_everywhere
 from support.queues import eventually
 
 pytestmark = [pytest.mark.usefixtures("handles", "nothing_left"), pytest.mark.versions]
@@ -382,3 +383,132 @@ def test_threads_launch_one_graph_until_it_is_closed(captured):
     assert len(ends) == 2
     settle()
     assert seen() is None
+
+
+# -- one at a time ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def during(captured, monkeypatch):
+    """Have a function called in the next steady launch, when the driver is about to be called."""
+    g, _, _ = captured
+    stream, calls = sk.new_stream(nonblocking=True), []
+    without_gil = graphs.loader.without_gil
+
+    def watched(name):
+        call = without_gil(name)
+
+        def run(*arguments):
+            if calls:
+                calls.pop()()
+            return call(*arguments)
+
+        return run
+
+    monkeypatch.setattr(graphs.loader, "without_gil", watched)
+    g.launch(stream)
+
+    def launch(call):
+        calls.append(call)
+        g.launch(stream)
+        assert not calls
+
+    return launch
+
+
+def of_close(g, cell):
+    g.close()
+    sk.new_stream()
+
+
+def of_update(g, cell):
+    with g.update():
+        fill(cell, 3, g.stream.handle)
+
+
+def of_launch(g, cell):
+    g.launch(sk.new_stream(nonblocking=True))
+
+
+def of_upload(g, cell):
+    g.upload()
+
+
+@pytest.mark.parametrize("use", [of_close, of_update, of_launch, of_upload])
+def test_what_uses_the_executable_waits_for_another_threads_launch(captured, during, use):
+    g, cell, _ = captured
+    inside, may_go = threading.Event(), threading.Event()
+
+    def pause():
+        inside.set()
+        assert may_go.wait(30)
+
+    launching = threading.Thread(target=during, args=(pause,))
+    launching.start()
+    assert inside.wait(30)
+    using = threading.Thread(target=use, args=(g, cell))
+    using.start()
+    using.join(0.1)
+    assert using.is_alive()
+    may_go.set()
+    for thread in (launching, using):
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("use", [of_update, of_launch, of_upload])
+def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
+    captured, during, use
+):
+    """As a destructor or a signal's handler does."""
+    g, cell, _ = captured
+    done = []
+    launching = threading.Thread(target=during, args=(lambda: done.append(use(g, cell)),))
+    launching.start()
+    launching.join(30)
+    assert not launching.is_alive()
+    assert done == [None]
+
+
+def test_a_graph_that_a_signals_handler_closes_in_its_launch_is_not_launched(captured, monkeypatch):
+    """``handles`` would notice a launch of what is destroyed."""
+    g, _, _ = captured
+    stream, handled = sk.new_stream(nonblocking=True), []
+    with_gil = graphs.loader.with_gil
+
+    def watched(name):
+        call = with_gil(name)
+
+        def ask(*arguments):
+            code = call(*arguments)
+            if handled:
+                handled.pop()()
+            return code
+
+        return ask
+
+    monkeypatch.setattr(graphs.loader, "with_gil", watched)
+    g.launch(stream)
+    stream.sync()
+    handled.append(g.close)
+    with pytest.raises(sk.StreamClosedError):
+        g.launch(stream)
+
+
+def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
+    g, cell, _ = captured
+    stream, others = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)
+    g.launch(stream)
+    interrupted = []
+    for nth in interrupt_everywhere(lambda: g.launch(stream)):
+        interrupted.append(nth)
+        launching = threading.Thread(target=g.launch, args=(others,), daemon=True)
+        launching.start()
+        launching.join(30)
+        assert not launching.is_alive(), nth
+        g.launch(stream)  # which makes it the steady one
+    assert len(interrupted) >= 4  # both calls of the driver are among them
+    cell.write(1)
+    g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2

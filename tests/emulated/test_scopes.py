@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -660,6 +661,22 @@ def test_the_device_is_switched_once_and_once_back(warp):
     with here, here:
         pass
     assert emulator.calls("cuCtxSetCurrent") == more
+
+
+def test_the_first_scope_of_a_stream_makes_views_and_events_in_the_context_that_is_current(warp):
+    raws = [make_stream(nonblocking=True) for _ in range(2)]
+    for raw in raws:
+        emulator.reset_calls()
+        stream = sk.from_handle(raw)
+        with stream:
+            pass
+    more = version_of("warp-lang") < (1, 19)  # its public functions may set the device too
+    # a view's maker may leave another one: it is set back, and no other call was needed
+    assert emulator.calls("cuCtxSetCurrent") == 1 + more
+    del stream
+    gc.collect()
+    for raw in raws:
+        destroy_stream(raw)
 
 
 @pytest.mark.parametrize("again", [lambda stream: stream, sk.use])

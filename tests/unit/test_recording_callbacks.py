@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import itertools
 import signal
@@ -13,6 +14,7 @@ import time
 import pytest
 
 from streamkit._cuda import loader, sharing  # what the driver answers is made up here
+from streamkit._races.cuda_recorder import CudaRaceRecorder  # what it does in a callback
 from streamkit._recording import callbacks  # CUPTI is played here
 from streamkit._recording.callbacks import (  # no public name subscribes
     Fact,
@@ -22,6 +24,7 @@ from streamkit._recording.callbacks import (  # no public name subscribes
 )
 from streamkit._recording.calls import CALLS, UNKNOWN  # CUPTI's numbers
 from support.cupti import BEGIN, NUMBER, PER_THREAD, Cupti, words
+from support.queues import eventually
 
 pytestmark = pytest.mark.portable
 
@@ -223,6 +226,25 @@ def test_a_capture_that_did_not_begin_is_not_noted(cupti, subscription):
     assert noted(subscription) == []
     cupti.call(NUMBER["cuStreamBeginCapture"], words(16))
     assert len(noted(subscription)) == 1
+
+
+def test_a_call_of_a_thread_that_runs_no_python_has_no_line(cupti):
+    recorder, made = CudaRaceRecorder({}), Subscription()
+    made.open(recorder._place)
+    returned = []
+
+    def call_back(*arguments):
+        calls = map(made.noted_by, *zip(arguments, strict=True))
+        _thread.start_new_thread(returned.extend, (calls,))
+
+    def returns():
+        assert eventually(lambda: returned == [None])
+
+    cupti.callback = call_back
+    cupti.call(NUMBER["cuEventRecord"], words(5, 16), sites=(BEGIN,), meanwhile=returns)
+    (fact,) = noted(made)
+    assert (fact.place, made.lost) == (None, 0)
+    made.close(recorder._place)
 
 
 def test_a_listener_can_ask_for_the_places_of_all_but_launches(cupti, monkeypatch):

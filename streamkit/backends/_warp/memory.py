@@ -25,12 +25,12 @@ from streamkit import errors
 from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events, memory_pools
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
+from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamkit._base.queue import QueueRecord
-    from streamkit.protocols import Binding
 
 # those of Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
@@ -271,7 +271,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         finally:
             leave_it(token)
 
-    return binding._replace(enter=enter, leave=leave)
+    return Binding(binding.save, enter, leave, *binding[3:])
 
 
 # -- Warp's native functions ------------------------------------------------------------------
