@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 
 import pytest
@@ -254,6 +255,50 @@ def test_the_variable_that_holds_autograds_nodes_is_named():
     assert seen() is None
     assert "as long as the result is alive, and" in advice(legacy)
     assert advice(RuntimeError("CUDA error: out of memory")) is None
+
+
+class Node(torch.autograd.Function):
+    """Its node holds an object, through which a test sees whether it is alive."""
+
+    @staticmethod
+    def forward(ctx, x, seen, *, fails=False):
+        ctx.held = Queue(0, 0)
+        ctx.fails = fails
+        seen.append(weakref.ref(ctx.held))
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.fails:
+            raise RuntimeError("fails")
+        return gradient, None
+
+
+class FailingNode(Node):
+    @staticmethod
+    def forward(ctx, x, seen):
+        return Node.forward(ctx, x, seen, fails=True)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, contextlib.nullcontext])
+def test_what_a_failed_backward_pass_left_is_dropped(mode):
+    from streamkit.backends._torch.capture import drop_failed_backward  # a capture needs a device
+
+    def fail():
+        left = [Node.apply(torch.ones(2, requires_grad=True), seen) for _ in range(9)]
+        last = FailingNode.apply(torch.ones(2, requires_grad=True), seen)
+        (sum(one.sum() for one in left) + last.sum()).backward()
+
+    seen = []
+    with (
+        pytest.raises(RuntimeError, match="fails"),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
+        fail()
+    assert any(one() is not None for one in seen)
+    with mode():
+        drop_failed_backward()
+    assert [one() for one in seen] == [None] * 10
 
 
 def test_an_optimizer_that_counts_on_the_cpu_is_told_from_others():

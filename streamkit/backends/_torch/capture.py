@@ -80,6 +80,7 @@ class Part:
         After a capture whose end has failed, torch's allocator and random numbers stay in it: every
         later random number raises.
         """
+        drop_failed_backward()
         if self._is_refused:  # torch would refuse to end it, and the capture there is another's
             self._end()
             return
@@ -167,6 +168,16 @@ class Graph:
         # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
         # current the end of its event makes one current
         self._graph = self._numbers = self._workspaces = self._begun = None
+
+
+def drop_failed_backward() -> None:
+    """Have autograd drop what a backward pass of this thread that failed left to do.
+
+    torch (2.13) drops that only in the next pass. Until then its nodes are alive, and the forward
+    pass before that would use them again, on the stream that they remember.
+    """
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        torch.zeros((), device="cpu", requires_grad=True).mul(1).backward()
 
 
 # -- what to change in a training step ------------------------------------------------------------
