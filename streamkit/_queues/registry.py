@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._base import library as library_rows
 from streamkit._base import messages
 from streamkit._base.adapter import bind_by_steps, offered
-from streamkit._cuda import loader
+from streamkit._cuda import devices, loader
 from streamkit.backends import (
     _cuda_bindings,
     _cuda_core,
@@ -145,8 +145,11 @@ def check_name(library: str) -> None:
         library in BY_NAME or any(entry.name == library for entry in _entry_points())
     ):
         return
-    meant = _meant(library)
-    instead = f": write {meant!r}" if meant else ""
+    if devices.is_device(library):
+        instead = ", which is a device"
+    else:
+        meant = _meant(library)
+        instead = f": write {meant!r}" if meant else ""
     raise errors.UnsupportedStreamError(
         f"StreamKit has no adapter for {messages.describe(library)}{instead}. Known: "
         f"{', '.join(sorted(known()))}. Others come as packages with an entry point in the group "
