@@ -90,6 +90,8 @@ class Library(NamedTuple):
     """The attribute of ``module`` that is true while its profiler has CUPTI."""
     names: tuple[OtherName, ...] = ()
     """What its users write, and what they write here."""
+    uncompiled: tuple[tuple[str, object], ...] = ()
+    """The attributes, with their values, of a function that its compiler calls and never reads."""
 
     @property
     def root(self) -> str:

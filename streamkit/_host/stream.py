@@ -43,6 +43,7 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
+@registry.uncompiled
 @classes.answer(registry.other_names("stream"))
 class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.

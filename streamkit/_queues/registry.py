@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 import weakref
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import Queue
 
 FoundT = TypeVar("FoundT")
+KindT = TypeVar("KindT", bound=type)
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
@@ -69,6 +70,19 @@ def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
         for row in library.names
         for name in getattr(row, where).split()
     }
+
+
+def uncompiled(kind: KindT) -> KindT:
+    """Have the libraries' compilers call a class's public methods, and it, without looking inside.
+
+    They would follow a call down to the driver, which takes seconds, and break off there with an
+    error about an object that users never see.
+    """
+    marks = dict(mark for row in LIBRARIES for mark in row.uncompiled)
+    for name, member in vars(kind).items():
+        if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            vars(member).update(marks)
+    return kind
 
 
 _BY_MODULE = {row.module: row for row in LIBRARIES}

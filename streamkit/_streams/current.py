@@ -169,6 +169,7 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
 # -- the scope --------------------------------------------------------------------------------
 
 
+@registry.uncompiled
 class use:  # noqa: N801 - used as a function
     """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
 

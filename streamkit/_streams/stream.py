@@ -40,6 +40,7 @@ ForeignT = TypeVar("ForeignT", bound="ForeignStream")
 _NONE: dict[Any, Any] = {}
 
 
+@registry.uncompiled
 @classes.answer(registry.other_names("stream"))
 class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
