@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
+from streamkit.types import CudaStream
 from support.libraries import need
 from support.programs import python
 
@@ -85,21 +86,25 @@ def test_what_a_scope_calls_runs_in_the_scope(graphs):
 
 
 STEPS = {
-    "use": lambda x: sk.use(s).__enter__(),
-    "wait": lambda x: s.wait(t),
-    "record": lambda x: s.record(),
-    "submit": lambda x: s.submit(int),
-    "then": lambda x: s.then(int),
-    "keep": lambda x: s.keep(x),
-    "sync": lambda x: s.sync(),
+    "use": lambda s, x: sk.use(s).__enter__(),
+    "wait": lambda s, x: s.wait(t),
+    "record": lambda s, x: s.record(),
+    "submit": lambda s, x: s.submit(int),
+    "then": lambda s, x: s.then(int),
+    "keep": lambda s, x: s.keep(x),
+    "sync": lambda s, x: s.sync(),
 }
+STREAMS = {"host": s, "CUDA": CudaStream.__new__(CudaStream)}  # which takes no device
 
 
+@pytest.mark.parametrize("kind", STREAMS)
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_inside_with_fullgraph_says_where_it_belongs(graphs, name):
+def test_a_step_inside_with_fullgraph_says_where_it_belongs(graphs, name, kind):
+    stream, step = STREAMS[kind], STEPS[name]
+
     def function(x):
         y = x * 2
-        STEPS[name](y)
+        step(stream, y)
         return y + 1
 
     where = r"Put 'with streamkit\.use\(stream\):' around the call of the compiled function"
@@ -116,7 +121,7 @@ def test_with_inside_and_fullgraph_torch_names_the_stream(graphs):
 def test_a_step_inside_breaks_the_graph_in_two(graphs, name):
     def function(x):
         y = x * 2
-        STEPS[name](y)
+        STEPS[name](s, y)
         return y + 1
 
     assert graphs(function) == ([3.0] * 3, 2)

@@ -99,7 +99,9 @@ def test_demo_that_cannot_write_says_so_before_it_runs(tmp_path):
     done = streamkit_("demo", "--output", tmp_path / "missing" / "x.pgm")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.endswith(f"there is no folder {str(tmp_path / 'missing')!r}. Make it first.\n")
+    assert done.stderr.endswith(
+        f"there is no folder {str(tmp_path / 'missing')!r}. Make it first.\n"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no folder without files")
