@@ -90,7 +90,7 @@ class Library(NamedTuple):
     """The attribute of ``module`` that is true while its profiler has CUPTI."""
     names: tuple[OtherName, ...] = ()
     """What its users write, and what they write here."""
-    uncompiled: tuple[tuple[str, object], ...] = ()
+    uncompiled: dict[str, object] = {}  # noqa: RUF012 - a field that no code changes
     """The attributes, with their values, of a function that its compiler calls and never reads."""
 
     @property

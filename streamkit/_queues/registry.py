@@ -78,10 +78,10 @@ def uncompiled(kind: KindT) -> KindT:
     They would follow a call down to the driver, which takes seconds, and break off there with an
     error about an object that users never see.
     """
-    marks = dict(mark for row in LIBRARIES for mark in row.uncompiled)
     for name, member in vars(kind).items():
         if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
-            vars(member).update(marks)
+            for row in LIBRARIES:
+                vars(member).update(row.uncompiled)
     return kind
 
 

@@ -85,14 +85,14 @@ def current_stream(
     return next(iter(streams.values())) if streams else default_stream(device)
 
 
-def current_streams(*misplaced: Never, device: object = None) -> dict[str, CudaStream[Any]]:
+def current_streams(*_misplaced: Never, device: object = None) -> dict[str, CudaStream[Any]]:
     """Return each loaded library's current stream; libraries without CUDA here are left out.
 
     Args:
         device: As in ``new_stream``; the host has none.
     """
-    if misplaced:
-        raise misplaced_arguments("streamkit.current_streams(device=...)", misplaced)
+    if _misplaced:
+        raise misplaced_arguments("streamkit.current_streams(device=...)", _misplaced)
     if devices.on_host(device):
         return {}
     ordinal = devices.ordinal_or_current(device)

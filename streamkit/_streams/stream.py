@@ -303,7 +303,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
         return waits.then(queue, call, what, self)
 
-    def record(  # noqa: C901, PLR0912 - the hot path
+    def record(  # noqa: C901 - the hot path
         self,
         event: EventLike | None = None,
         *,

@@ -51,16 +51,14 @@ def calls_in_a_scope(x):
     y = x + 1
     y = y * 2
     with sk.use(s):
-        y = double(y)
-    return y
+        return double(y)
 
 
 def calls_in_with(x):
     y = x + 1
     y = y * 2
     with s:
-        y = double(y)
-    return y
+        return double(y)
 
 
 INSIDE = [calls_in_a_scope, calls_in_with]

@@ -23,14 +23,12 @@ LIBRARY = Library(
     colour="#D55E00",
     letter="t",
     profiling="autograd.profiler._is_profiler_enabled",
-    uncompiled=(  # what torch.compiler.disable sets, whose wrapper would make each call slower
-        ("_torchdynamo_disable", True),
-        (
-            "_torchdynamo_disable_msg",
-            "StreamKit works beside a compiled graph, not in it. Put 'with streamkit.use(stream):' "
-            "around the call of the compiled function, and order streams before or after that call",
-        ),
-    ),
+    uncompiled={  # what torch.compiler.disable sets, whose wrapper would make each call slower
+        "_torchdynamo_disable": True,
+        "_torchdynamo_disable_msg": "streams are no part of a compiled graph. Put 'with "
+        "streamkit.use(stream):' around the call of the compiled function, and order streams "
+        "before or after that call",
+    },
     names=(
         OtherName(
             "A stream",
