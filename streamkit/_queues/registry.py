@@ -73,13 +73,14 @@ def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
 
 
 def uncompiled(kind: KindT) -> KindT:
-    """Have the libraries' compilers call a class's public methods, and it, without looking inside.
+    """Have the libraries' compilers call what users call of a class, without looking inside.
 
     They would follow a call down to the driver, which takes seconds, and break off there with an
     error about an object that users never see.
     """
     for name, member in vars(kind).items():
-        if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
+        is_called = name in ("__init__", "__enter__") or not name.startswith("_")
+        if is_called and isinstance(member, FunctionType):
             for row in LIBRARIES:
                 vars(member).update(row.uncompiled)
     return kind

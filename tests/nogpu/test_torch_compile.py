@@ -110,9 +110,17 @@ def test_a_step_inside_with_fullgraph_says_where_it_belongs(graphs, name, kind):
         graphs(function, fullgraph=True)
 
 
-def test_with_inside_and_fullgraph_torch_names_the_stream(graphs):
-    with pytest.raises(dynamo.exc.Unsupported, match="how to enter a `HostStream` context manager"):
-        graphs(calls_in_with, fullgraph=True)
+@pytest.mark.parametrize("kind", STREAMS)
+def test_with_inside_and_fullgraph_the_stream_is_named_or_said_where_it_belongs(graphs, kind):
+    stream = STREAMS[kind]
+
+    def function(x):
+        with stream:
+            return x * 2
+
+    own = r"how to enter a `(Host|Cuda)Stream` context manager"  # torch's, up to 2.13
+    with pytest.raises(dynamo.exc.Unsupported, match=rf"{own}|Put 'with streamkit\.use\("):
+        graphs(function, fullgraph=True)
 
 
 @pytest.mark.parametrize("name", ["wait", "record", "submit", "then", "sync"])
