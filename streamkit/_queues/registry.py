@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import Queue
 
 FoundT = TypeVar("FoundT")
-KindT = TypeVar("KindT", bound=type)
+CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
@@ -72,18 +72,19 @@ def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
     }
 
 
-def uncompiled(kind: KindT) -> KindT:
-    """Have the libraries' compilers call what users call of a class, without looking inside.
+def uncompiled(called: CalledT) -> CalledT:
+    """Have the libraries' compilers call a function, or what users call of a class, as it is.
 
     They would follow a call down to the driver, which takes seconds, and break off there with an
     error about an object that users never see.
     """
-    for name, member in vars(kind).items():
+    members = vars(called) if isinstance(called, type) else {called.__name__: called}
+    for name, member in members.items():
         is_called = name in ("__init__", "__enter__") or not name.startswith("_")
         if is_called and isinstance(member, FunctionType):
             for row in LIBRARIES:
                 vars(member).update(row.uncompiled)
-    return kind
+    return called
 
 
 _BY_MODULE = {row.module: row for row in LIBRARIES}

@@ -91,6 +91,7 @@ STEPS = {
     "then": lambda s, x: s.then(int),
     "keep": lambda s, x: s.keep(x),
     "sync": lambda s, x: s.sync(),
+    "handoff": lambda s, x: sk.handoff(x, s, after=t),
 }
 STREAMS = {"host": s, "CUDA": CudaStream.__new__(CudaStream)}  # which takes no device
 
