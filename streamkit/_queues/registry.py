@@ -78,7 +78,8 @@ def uncompiled(called: CalledT) -> CalledT:
     They would follow a call down to the driver, which takes seconds, and break off there with an
     error about an object that users never see.
     """
-    members = vars(called) if isinstance(called, type) else {called.__name__: called}
+    given: Any = called
+    members = vars(given) if isinstance(given, type) else {given.__name__: given}
     for name, member in members.items():
         is_called = name in ("__init__", "__enter__") or not name.startswith("_")
         if is_called and isinstance(member, FunctionType):
