@@ -80,7 +80,9 @@ def as_users_write_it(*arguments: Any) -> tuple[str | None, ...]:
     signature, returns = (text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
     if signature is not None:
         signature = re.sub(r"\*_?misplaced: \S*Never", "*", signature)
-        signature = re.sub(r", \*\*_misspelled: \S*Never", "", signature)
+        signature = re.sub(
+            r", (\*\*_misspelled: \S*Never|enable_timing: None = None)", "", signature
+        )
     return signature, returns
 
 

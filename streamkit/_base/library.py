@@ -90,6 +90,8 @@ class Library(NamedTuple):
     """The attribute of ``module`` that is true while its profiler has CUPTI."""
     names: tuple[OtherName, ...] = ()
     """What its users write, and what they write here."""
+    uncompiled: dict[str, object] = {}  # noqa: RUF012 - a field that no code changes
+    """The attributes, with their values, of a function that its compiler calls and never reads."""
 
     @property
     def root(self) -> str:

@@ -34,6 +34,14 @@ def parse(device: object) -> int | str | None:
     return int(match[1]) if match[1] else None
 
 
+def is_device(obj: object) -> bool:
+    """Whether it names a device, in a place for something else."""
+    try:
+        return parse(obj) is not None or obj == "cuda"
+    except ValueError:
+        return False
+
+
 def on_host(device: object) -> bool:
     """Whether a new or default stream is the host's: named so, or there is no CUDA device."""
     return parse(device) == "cpu" or (device is None and not driver.is_present())

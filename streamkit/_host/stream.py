@@ -43,6 +43,7 @@ _ids = itertools.count(1)
 _lock = new_lock()
 
 
+@registry.uncompiled
 @classes.answer(registry.other_names("stream"))
 class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
@@ -234,8 +235,15 @@ class HostStream(Stream, metaclass=classes.Concrete):
         open_scopes.leave(self, kind, error, trace)
 
     def record(
-        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
+        self,
+        event: EventLike | None = None,
+        *,
+        timing: bool = False,
+        external: bool = False,
+        enable_timing: None = None,
     ) -> HostEvent:
+        if enable_timing is not None:
+            raise messages.misspelled_arguments("s.record", ["enable_timing"], ["timing"])
         self._check_open()
         self._refuse_external(external=external)
         if event is None:

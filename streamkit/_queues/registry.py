@@ -11,14 +11,14 @@ import functools
 import importlib
 import sys
 import weakref
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
 from streamkit._base import library as library_rows
 from streamkit._base import messages
 from streamkit._base.adapter import bind_by_steps, offered
-from streamkit._cuda import loader
+from streamkit._cuda import devices, loader
 from streamkit.backends import (
     _cuda_bindings,
     _cuda_core,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import Queue
 
 FoundT = TypeVar("FoundT")
+CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
@@ -69,6 +70,22 @@ def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
         for row in library.names
         for name in getattr(row, where).split()
     }
+
+
+def uncompiled(called: CalledT) -> CalledT:
+    """Have the libraries' compilers call a function, or what users call of a class, as it is.
+
+    They would follow a call down to the driver, which takes seconds, and break off there with an
+    error about an object that users never see.
+    """
+    given: Any = called
+    members = vars(given) if isinstance(given, type) else {given.__name__: given}
+    for name, member in members.items():
+        is_called = name in ("__init__", "__enter__") or not name.startswith("_")
+        if is_called and isinstance(member, FunctionType):
+            for row in LIBRARIES:
+                vars(member).update(row.uncompiled)
+    return called
 
 
 _BY_MODULE = {row.module: row for row in LIBRARIES}
@@ -145,8 +162,11 @@ def check_name(library: str) -> None:
         library in BY_NAME or any(entry.name == library for entry in _entry_points())
     ):
         return
-    meant = _meant(library)
-    instead = f": write {meant!r}" if meant else ""
+    if devices.is_device(library):
+        instead = ", which is a device"
+    else:
+        meant = _meant(library)
+        instead = f": write {meant!r}" if meant else ""
     raise errors.UnsupportedStreamError(
         f"StreamKit has no adapter for {messages.describe(library)}{instead}. Known: "
         f"{', '.join(sorted(known()))}. Others come as packages with an entry point in the group "

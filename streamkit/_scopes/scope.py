@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamkit import errors
 from streamkit._base import messages
 from streamkit._cuda import driver, loader
-from streamkit._queues import ordering
+from streamkit._queues import ordering, registry
 from streamkit._scopes import loaded_libraries
 from streamkit._scopes.open_scopes import leave, stack
 from streamkit.protocols import Binding
@@ -129,6 +129,7 @@ def _all(
     return all_are_current
 
 
+@registry.uncompiled
 class Scoped:
     """A CUDA stream as something to enter."""
 

@@ -56,6 +56,9 @@ def current_stream(
         try:
             current, current_here = _ways[library]
         except KeyError:
+            if devices.is_device(library):
+                call = f"streamkit.current_stream(device={library!r})"
+                raise misplaced_arguments(call, [library]) from None
             adapter = registry.current_of(registry.adapter(library))
             current_here = offered(adapter, CurrentStream.current_here)
             current = adapter.current
@@ -82,12 +85,14 @@ def current_stream(
     return next(iter(streams.values())) if streams else default_stream(device)
 
 
-def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
+def current_streams(*_misplaced: Never, device: object = None) -> dict[str, CudaStream[Any]]:
     """Return each loaded library's current stream; libraries without CUDA here are left out.
 
     Args:
         device: As in ``new_stream``; the host has none.
     """
+    if _misplaced:
+        raise misplaced_arguments("streamkit.current_streams(device=...)", _misplaced)
     if devices.on_host(device):
         return {}
     ordinal = devices.ordinal_or_current(device)
@@ -164,6 +169,7 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
 # -- the scope --------------------------------------------------------------------------------
 
 
+@registry.uncompiled
 class use:  # noqa: N801 - used as a function
     """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from streamkit._base import messages
 from streamkit._base.queue import LEGACY
 from streamkit._host.stream import HostStream
-from streamkit._queues import identity, keepalive, ordering
+from streamkit._queues import identity, keepalive, ordering, registry
 from streamkit._scopes.open_scopes import innermost
 from streamkit._streams.array_libraries import place_of
 from streamkit._streams.current import current_on
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 
 
+@registry.uncompiled
 def handoff(
     array: ArrayT, stream: StreamLike, *_misplaced: Never, after: StreamLike | None = None
 ) -> ArrayT:

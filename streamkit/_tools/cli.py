@@ -296,14 +296,26 @@ def _program(
 
 
 def _file(path: Path) -> Path:
-    """Return where a report will be; refuse what could only fail after a long run."""
+    """Return where a result will be; refuse what could only fail after a long run."""
     if path.is_dir():
-        raise _CommandError(f"cannot write the report to {str(path)!r}, which is a folder.")
+        raise _CommandError(f"cannot write {str(path)!r}, which is a folder.")
     if not path.parent.is_dir():
         raise _CommandError(
             f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}. Make it first."
         )
+    if path.is_file() or not path.exists():  # to open a pipe would wait for its reader
+        _try_to_write(path)
     return path.absolute()
+
+
+def _try_to_write(path: Path) -> None:
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise _CommandError(f"cannot write {str(path)!r}: {error.strerror}.") from error
+    if is_new:
+        path.unlink()
 
 
 _GO_ON = "still running, and what these threads do from now on is not in the report."
@@ -382,11 +394,13 @@ def _report(
 
     ``write`` writes something else than the data to the file.
     """
+    output: Path | None = getattr(options, "output", None)
+    if output is not None:
+        output = _file(output)
     # Libraries print at their first use.
     with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
         report = run(progress=progress)
     data = as_data(report)
-    output: Path | None = getattr(options, "output", None)
     if not options.as_json:
         show(report)
     failed = ""
@@ -402,7 +416,7 @@ def _report(
     if options.as_json:
         _print_json({"error": failed, **data} if failed else data)
     elif output is not None and not failed:
-        path = str(output.absolute()).encode(errors="backslashreplace").decode()
+        path = str(output).encode(errors="backslashreplace").decode()
         sys.stdout.write(f"Written: {path}\n")
     return 0 if getattr(report, "ok", True) and not failed else 1
 

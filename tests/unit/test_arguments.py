@@ -134,6 +134,7 @@ STREAM_NAMES = {
     "is_non_blocking": "s.is_nonblocking",
     "ptr": "s.handle",
     "cuda_stream": "s.handle",
+    "destroy": "s.close()",
 }
 EVENT_NAMES = {
     "synchronize": "e.sync()",
@@ -145,6 +146,7 @@ EVENT_NAMES = {
     "elapsed_time": "end - start",
     "ptr": "e.handle",
     "cuda_event": "e.handle",
+    "destroy": "e.close()",
 }
 PACKAGE_NAMES = {
     "synchronize": "s.sync()",
@@ -158,6 +160,8 @@ PACKAGE_NAMES = {
     "get_stream": 'sk.current_stream("warp", device=device)',
     "wait_stream": "s.wait(t)",
     "get_elapsed_time": "b - a",
+    "is_available": 'sk.new_stream().device != "cpu"',
+    "device_count": "torch.cuda.device_count()",
 }
 NAMES = [(kind, *pair) for kind in (HostStream, CudaStream) for pair in STREAM_NAMES.items()]
 NAMES += [(kind, *pair) for kind in (HostEvent, CudaEvent) for pair in EVENT_NAMES.items()]
@@ -386,6 +390,14 @@ GUESSES = {
     "sk.new_event('cpu')": "'cpu' needs the name of its argument: write streamkit.new_event(device",
     "sk.record()": "has no attribute 'record': a stream has it, as in 's.record'.",
     "sk.sync": "a stream has it, as in 's.sync'.",
+    "sk.current_stream(0)": "0 needs the name of its argument: write streamkit.current_st",
+    "sk.current_stream('cuda:0')": "write streamkit.current_stream(device='cuda:0').",
+    "sk.current_stream('cpu')": "write streamkit.current_stream(device='cpu').",
+    "sk.current_stream('cuda')": "write streamkit.current_stream(device='cuda').",
+    "sk.current_streams(0)": "0 needs the name of its argument: write streamkit.current_st",
+    "s.to('cuda:0')": "no adapter for 'cuda:0', which is a device. Known: ",
+    "s.record(enable_timing=True)": "s.record() has no argument 'enable_timing': write s.record(",
+    "s.record(enable_timing=False)": "write s.record(timing=...)",
     "s.record(t)": "takes an event, not <streamkit.HostStream 't'",
     "s.record(x)": "is neither a host stream nor an event of one",
     "s.context": "lives on the host and has no context, which only CUDA has.",

@@ -95,12 +95,52 @@ def test_demo_refuses_a_format_that_it_does_not_write_before_it_runs(tmp_path, a
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_that_cannot_write_says_so_and_fails(tmp_path):
+def test_demo_that_cannot_write_says_so_before_it_runs(tmp_path):
     done = streamkit_("demo", "--output", tmp_path / "missing" / "x.pgm")
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].startswith("OK: off by ")
-    assert "FileNotFoundError" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.endswith(
+        f"there is no folder {str(tmp_path / 'missing')!r}. Make it first.\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no folder without files")
+def test_demo_says_before_it_runs_that_a_folder_takes_no_file():
+    done = streamkit_("demo", "--output", "/proc/self/x.pgm")  # where root can make none either
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cannot write '/proc/self/x.pgm': ")
+
+
+def test_demo_that_is_refused_leaves_the_files_as_they_are(tmp_path, monkeypatch, capsys):
+    from streamkit._tools import cli, demo  # the command, in this process
+
+    there, fresh = tmp_path / "there.pgm", tmp_path / "fresh.pgm"
+    there.write_bytes(b"x")
+
+    def fail(**_):
+        raise streamkit.StreamKitError("not today")
+
+    monkeypatch.setattr(demo, "run", fail)
+    for path in (there, fresh):
+        monkeypatch.setattr(sys, "argv", ["streamkit", "demo", "--json", "--output", str(path)])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert capsys.readouterr().err.count("not today") == 2
+    assert list(tmp_path.iterdir()) == [there]
+    assert there.read_bytes() == b"x"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_demo_writes_into_a_named_pipe(tmp_path):
+    pipe = tmp_path / "pipe.pgm"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    done = streamkit_("demo", "--output", pipe)
+    assert done.returncode == 0, done.stderr
+    reader.join()
+    assert read[0].startswith(b"P5\n256 256\n255\n")
 
 
 @pytest.mark.parametrize("arguments", [("demo",), ("demo", "--json")])
@@ -340,10 +380,9 @@ def test_demo_as_json_to_a_file_prints_json_alone(tmp_path):
     assert path.read_bytes().startswith(b"P5\n")
     (tmp_path / "folder.png").mkdir()
     done = streamkit_("demo", "--json", "--output", tmp_path / "folder.png")
-    assert done.returncode == 1
-    data = json.loads(done.stdout)
-    assert data["error"].startswith("IsADirectoryError")
-    assert data["ok"] is True
+    assert done.returncode == 2
+    assert list(json.loads(done.stdout)) == ["error"]
+    assert json.loads(done.stdout)["error"].endswith("folder.png', which is a folder.")
 
 
 def test_a_result_that_is_no_number_is_json_too(monkeypatch, capsys):

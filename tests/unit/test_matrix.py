@@ -180,11 +180,18 @@ def test_as_json_and_to_a_file(matrix, tmp_path, problems, expected):
     assert matrix(report, "--output", path)[1].endswith(f"Written: {path}\n")
 
 
-def test_it_that_cannot_write_shows_its_answer_says_so_and_fails(matrix, tmp_path):
-    shown = matrix(report_of())[1]
+def test_it_that_cannot_write_says_so_before_it_runs(matrix, tmp_path):
     status, output, complaints = matrix(report_of(), "--output", tmp_path / "missing" / "x.json")
+    assert (status, output) == (2, "")
+    assert "there is no folder" in complaints
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no /dev/full")
+def test_it_whose_file_fails_later_shows_its_answer_says_so_and_fails(matrix):
+    shown = matrix(report_of())[1]
+    status, output, complaints = matrix(report_of(), "--output", "/dev/full")
     assert (status, output) == (1, shown)
-    assert complaints.startswith("FileNotFoundError")
+    assert complaints.startswith("OSError: ")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])

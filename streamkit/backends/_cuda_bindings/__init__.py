@@ -1,6 +1,6 @@
 """cuda.bindings: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._base.library import Library, OtherName
 
 LIBRARY = Library(
     "cuda.bindings",
@@ -17,4 +17,8 @@ LIBRARY = Library(
     cuda=r"==(\d+(?:\.\d+)?)",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     numeric_switch={12: (12, 9, 7), 13: (13, 3)},
+    names=(
+        OtherName("Closing", "runtime.cudaStreamDestroy(s)", "s.close()", stream="destroy"),
+        OtherName("Closing", "runtime.cudaEventDestroy(e)", "e.close()", event="destroy"),
+    ),
 )

@@ -23,6 +23,12 @@ LIBRARY = Library(
     colour="#D55E00",
     letter="t",
     profiling="autograd.profiler._is_profiler_enabled",
+    uncompiled={  # what torch.compiler.disable sets, whose wrapper would make each call slower
+        "_torchdynamo_disable": True,
+        "_torchdynamo_disable_msg": "streams are no part of a compiled graph. Put 'with "
+        "streamkit.use(stream):' around the call of the compiled function, and order streams "
+        "before or after that call",
+    },
     names=(
         OtherName(
             "A stream",
@@ -51,6 +57,11 @@ LIBRARY = Library(
         ),
         OtherName(
             "The current stream", "torch.cuda.current_stream()", 'sk.current_stream("torch")'
+        ),
+        OtherName(
+            "The current stream",
+            "torch.cuda.current_stream(device)",
+            'sk.current_stream("torch", device=device)',
         ),
         OtherName(
             "The current stream",
@@ -100,6 +111,7 @@ LIBRARY = Library(
         ),
         OtherName("Waiting on the CPU", "e.synchronize()", "e.sync()", event="synchronize"),
         OtherName("Waiting on the CPU", "e.query()", "e.done", event="query"),
+        OtherName("Time", "torch.cuda.Event(enable_timing=True)", "s.record(timing=True)"),
         OtherName("Time", "start.elapsed_time(end)", "end - start", event="elapsed_time"),
         OtherName(
             "Memory",
@@ -119,6 +131,20 @@ LIBRARY = Library(
             "torch.cuda.make_graphed_callables(f, args)",
             "sk.graphed(f)",
             package="make_graphed_callables",
+        ),
+        OtherName(
+            "The devices",
+            "torch.cuda.is_available()",
+            'sk.new_stream().device != "cpu"',
+            ", though a program need not ask: without a GPU it gets a host stream",
+            package="is_available",
+        ),
+        OtherName(
+            "The devices",
+            "torch.cuda.device_count()",
+            "torch.cuda.device_count()",
+            ", or that of any other library",
+            package="device_count",
         ),
         OtherName("The handle", "s.cuda_stream", "s.handle", stream="cuda_stream"),
         OtherName("The handle", "e.cuda_event", "e.handle", event="cuda_event"),

@@ -21,6 +21,7 @@ from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.capture import explain_capture
+from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
@@ -44,6 +45,8 @@ __all__ = [
 
 name = "torch"
 api = 1
+leave_streamkit_alone()
+
 _Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
 
 traits = Traits(streams_are_fixed=True, streams_are_values=True, stream_class=_Stream)

@@ -105,6 +105,13 @@ LIBRARY = Library(
             package="ScopedCapture capture_begin capture_end",
         ),
         OtherName("Graphs", "wp.capture_launch(c.graph)", "g.launch()", package="capture_launch"),
+        OtherName(
+            "The devices",
+            "wp.is_cuda_available()",
+            'sk.new_stream().device != "cpu"',
+            ", though a program need not ask: without a GPU it gets a host stream",
+            package="is_cuda_available",
+        ),
         OtherName("The handle", "s.cuda_stream", "s.handle", stream="cuda_stream"),
         OtherName("The handle", "e.cuda_event", "e.handle", event="cuda_event"),
     ),
