@@ -196,3 +196,19 @@ def test_errors_that_no_capture_makes_are_not_explained():
         cupy.cuda.compiler.CompileException("expected a ;", "f(", "f.cu", ()),
     ):
         assert explain_capture(error) is None
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_an_nvrtc_of_another_major_is_a_finding(monkeypatch, is_own):
+    """As where torch for CUDA 13 is beside CuPy for CUDA 12, and its NVRTC is found first."""
+    built = cupy.cuda.driver.get_build_version() // 1000
+    if not is_own:  # the answer of such an NVRTC
+        monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", lambda: (25 - built, 4))
+    found = list(registry.adapter("cupy").diagnose())
+    if is_own:
+        assert found == []
+    else:
+        assert [one.code for one in found] == ["other-nvrtc"]
+        assert f"built for CUDA {built}, and" in found[0].what
+        assert f"of CUDA {25 - built}.4" in found[0].what
+        assert f"libnvrtc.so.{built}" in found[0].remedy

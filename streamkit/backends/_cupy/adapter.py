@@ -10,7 +10,7 @@ from itertools import repeat
 from operator import call
 from sys import getrefcount
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import cupy
@@ -21,7 +21,10 @@ from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # functions of the adapter too
 __all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
@@ -227,3 +230,24 @@ def array_like(array: Any, device: int) -> Any:
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
     cupy.copyto(to, source)
+
+
+# -- which CUDA it compiles for -------------------------------------------------------------------
+
+
+def diagnose() -> Iterator[Finding]:
+    """Ask NVRTC, which CuPy loads for its first kernel, whether it is that of CuPy's own CUDA."""
+    built = cupy.cuda.driver.get_build_version() // 1000
+    try:
+        major, minor = cupy.cuda.nvrtc.getVersion()
+    except Exception:  # noqa: BLE001 - another finding says that it cannot be found
+        return
+    if major != built:
+        yield Finding(
+            "other-nvrtc",
+            f"CuPy is built for CUDA {built}, and compiles its kernels with the NVRTC of CUDA "
+            f"{major}.{minor}, which was found first",
+            "Install builds of one major of CUDA; or, before CuPy is imported: import ctypes; "
+            f'ctypes.CDLL("libnvrtc.so.{built}")',
+            name,
+        )
