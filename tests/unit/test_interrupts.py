@@ -76,6 +76,8 @@ def work():
             pass
         t.wait(s)
         s.record()
+        t.submit(int)
+        t.sync()
 
 signal.signal(signal.SIGALRM, stop)
 s, t = sk.new_stream("cpu"), sk.new_stream("cpu")
