@@ -1,4 +1,4 @@
-"""Locks that an interrupt does not leave held and a forked child finds free; a latch, and a bell."""
+"""Locks that an interrupt does not leave held and a forked child finds free; a latch, a bell."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ class Function:
     def __call__(self) -> None: ...
 
 
-_LINGER = 2e-3  # seconds that a worker waits for another item, because a thread is slow to start
+_LINGER = 10e-3  # seconds that a worker waits for an item, two turns of Python's threads
 _END = 0.1  # seconds within which a worker surely ends
 _linger = _LINGER  # none while this process forks
 

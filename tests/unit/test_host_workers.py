@@ -31,8 +31,18 @@ def worker_of(stream):
     seen = []
     stream.submit(lambda: seen.append(threading.current_thread()))
     stream.sync()
-    assert eventually(lambda: stream._work not in work_queue._working)
+    assert rests(stream)
     return seen[0]
+
+
+def ends(stream):
+    """Whether the worker ends."""
+    return eventually(lambda: stream._work.worker is None)
+
+
+def rests(stream):
+    """Whether all has run, so that the worker waits or ends."""
+    return eventually(lambda: stream._work not in work_queue._working)
 
 
 def test_it_runs_what_is_submitted_when_all_has_run(stream):
@@ -85,13 +95,12 @@ def test_an_error_of_its_stream_keeps_neither_alive(monkeypatch, reported, waits
         monkeypatch.setattr(work_queue, "_linger", 0)
     stream = sk.new_stream("cpu")
     stream.submit(fail)
-    queue = stream._work
-    assert eventually(lambda: queue.idle and queue not in work_queue._working)
-    assert eventually(lambda: (queue.worker is not None) == waits)
+    assert rests(stream)
+    assert waits or ends(stream)
     before = set(threading.enumerate())
     gc.disable()
     try:
-        del stream, queue
+        del stream
         assert eventually(lambda: reported)
         assert eventually(lambda: len(before - set(threading.enumerate())) == waits)
     finally:
