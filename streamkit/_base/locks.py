@@ -1,4 +1,4 @@
-"""Locks that an interrupt does not leave held and a forked child finds free; and a latch."""
+"""Locks that an interrupt does not leave held and a forked child finds free; a latch, a bell."""
 
 from __future__ import annotations
 
@@ -152,4 +152,25 @@ class Latch:
         """Block until it is set; False after ``timeout`` seconds."""
         if self._is_set:
             return True
+        return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+
+
+class Bell:
+    """What wakes one thread, again and again. Even a destructor may ring, as no block holds it."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """End the thread's wait, or its next one."""
+        try:  # noqa: SIM105 - at the end of the interpreter there is no suppress
+            self._lock.release()
+        except RuntimeError:  # it rings already
+            pass
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it rings; False after ``timeout`` seconds."""
         return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))

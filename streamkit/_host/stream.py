@@ -1,6 +1,6 @@
 """``HostStream``: the same interface as a real queue on the CPU, for machines without a GPU.
 
-A busy stream has one worker thread, which starts when work comes and ends when the queue is empty.
+A busy stream has one worker thread, which starts when work comes and ends soon after the last.
 The body of ``with s:`` is an item of the queue too. The worker stops for as long as the thread
 that entered runs the body, so what that thread gives to the stream meanwhile runs inline.
 """

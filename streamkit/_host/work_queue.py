@@ -1,4 +1,4 @@
-"""The queue behind a host stream: one worker thread, which lives while it has items, runs them.
+"""The queue behind a host stream: one worker thread runs its items, and ends soon after the last.
 
 An engine can run the items of all queues instead, as that of ``streamkit.testing.adversarial``
 does. In a forked child all queues begin empty, because their worker threads, which go on with the
@@ -15,14 +15,14 @@ import functools
 import os
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 from streamkit._base import locks, uncollected, workers
-from streamkit._base.locks import Latch, new_lock
+from streamkit._base.locks import Bell, Latch, new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
 
@@ -59,8 +59,8 @@ class Engine(Protocol):
 
 
 _engine: Engine | None = None
-_working: set[WorkQueue] = set()  # those with a worker thread
-_queues: WeakSet[WorkQueue] = WeakSet()
+_working: set[WorkQueue] = set()  # those with items
+_queues: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 _forks = 0  # how many lie between the process that imported this and the present one
 
 
@@ -385,8 +385,32 @@ class Function:
     def __call__(self) -> None: ...
 
 
+_LINGER = 10e-3  # seconds that a worker waits for an item, two turns of Python's threads
+_END = 0.1  # seconds within which a worker surely ends
+_linger = _LINGER  # none while this process forks
+
+
+class _Worker(workers.Thread):
+    """The thread of a queue, which does not keep the queue alive while it has nothing to run."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        super().__init__(name=queue.name, daemon=True)
+        self.bell = Bell()  # rings when an item has come, or the queue is gone
+        self._find = weakref.ref(queue)
+
+    def run(self) -> None:
+        queue, ends = self._find(), False
+        while queue is not None and queue.work(self, ends=ends):
+            queue = None
+            ends = not self.bell.wait(_linger)
+            queue = self._find()
+        queue = None  # the frames of an error hold this one
+
+
 class WorkQueue:
-    """Runs items one after the other, in a thread that starts with the first and ends when idle."""
+    """Runs items one after the other, in a thread that starts with the first."""
+
+    worker: _Worker | None = None
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name  # of its threads
@@ -399,7 +423,7 @@ class WorkQueue:
         """Begin with no items and no worker, as a new queue or in a forked child."""
         self._items: deque[Item] = deque()
         self._lock = locks.RLock()  # a destructor that submits may run inside it
-        self._working = False  # whether there is a worker
+        self.worker = None
         self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
         self.turn: Turn | None = None  # the one that another thread has
         self.thread = 0  # the one that runs an item
@@ -443,13 +467,15 @@ class WorkQueue:
 
     def _have_worker(self, item: Item) -> None:
         """Start a worker unless there is one; of two that start at once, one works."""
-        if self._working:
+        worker = self.worker
+        if worker:
+            worker.bell.ring()
             return
         try:
-            workers.Thread(target=self._work, name=self.name, daemon=True).start()
+            _Worker(self).start()
         except RuntimeError:  # the item would never run: take it back
             with self._lock:
-                if self._working or item not in self._items:  # another thread has started one
+                if self.worker or item not in self._items:  # another thread has started one
                     return
                 self._items.remove(item)
                 self._pending.discard(item)
@@ -457,19 +483,22 @@ class WorkQueue:
                     _working.discard(self)
             raise
 
-    def _work(self) -> None:
-        forks, thread = _forks, threading.get_ident()
+    def work(self, worker: _Worker, *, ends: bool) -> bool:
+        """Run all items in the worker's thread; whether it is to wait for others.
+
+        It is not if it ``ends`` and finds none, or if the queue has another worker.
+        """
+        thread = threading.get_ident()
         with self._lock:
-            if self._working:
-                return
-            self._working = True
-        while forks == _forks:  # the item may have forked, and this be the child
+            self.worker = self.worker or worker
+        while self.worker is worker:  # in a child that an item has forked, the queue has none
             with self._lock:
                 self.thread, self.function = 0, None
                 if not self._items:
-                    self._working = False
+                    self.worker = None if ends else worker
                     _working.discard(self)
                     break
+                ends = False
                 item = self._items.popleft()
                 self.function = item if isinstance(item, Function) else None
             try:
@@ -482,9 +511,15 @@ class WorkQueue:
                 uncollected.report(error, f"an item of {self.title}")
             if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
                 self.end_item(item)
+        stays = self.worker is worker
         # the frames of an error hold this one
         item = None  # type: ignore[assignment]
         del self
+        return stays
+
+    def __del__(self) -> None:
+        if self.worker:
+            self.worker.bell.ring()
 
     def suspend_turn(self) -> bool:
         """Let the queue go on if a waiting thread holds it; False if none does."""
@@ -594,8 +629,24 @@ uncollected.finishes.append(_finish_all)
 uncollected.drops.append(_drop_all)
 
 
+def _before_fork() -> None:
+    """End the workers that wait for an item, because Python warns of a fork beside threads."""
+    global _linger  # noqa: PLW0603 - one for the process
+    _linger = 0
+    for worker in [queue.worker for queue in list(_queues) if queue not in _working]:
+        if worker:
+            worker.bell.ring()
+            worker.join(_END)
+
+
+def _after_fork() -> None:
+    global _linger  # noqa: PLW0603 - one for the process
+    _linger = _LINGER
+
+
 def _begin_anew() -> None:
     global _forks  # noqa: PLW0603 - one count for the process
+    _after_fork()
     if _engine is None:  # an engine runs items in the thread that waits, which the child has
         _forks += 1
         _working.clear()
@@ -605,3 +656,5 @@ def _begin_anew() -> None:
 
 
 locks.in_child(_begin_anew)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

@@ -358,7 +358,9 @@ def is_loaded(module: str) -> bool:
 
     What only has the name of its module is not the library.
     """
-    found = sys.modules.get(module)  # None is how an import is forbidden
+    found = sys.modules.get(module)
+    if found is None:  # which is also how an import is forbidden
+        return False
     row = _BY_MODULE.get(module)
     is_own = library_rows.is_module(found) if row is None else row.is_module(found)
     if not is_own or library_rows.is_half_imported(found):

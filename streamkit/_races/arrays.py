@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import sys
+import types
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 CONTAINERS = (tuple, list, set, frozenset, deque)
-_SCALARS = {bool, int, float, complex, str, bytes, slice, type(None)}
+NO_ARRAYS = {
+    bool, int, float, complex, str, bytes, slice, type, type(None), types.FunctionType,
+    types.BuiltinFunctionType, types.ModuleType,
+}  # fmt: skip
 """Types of objects that are no arrays, which most arguments and variables have."""
 _DEPTH = 4  # of containers in each other
 
@@ -101,11 +105,11 @@ class Memories:
             name = f"part of {names[id(found.whole)]}"
         number = self._number(found.whole) if found.is_own else None
         alike = number, mode, is_sure, name, found[:5]
-        if alike not in self._alike:  # a loop makes the same ones again
-            self._alike[alike] = _access(
-                found, number, mode, name, is_sure=is_sure and not has_gaps(value)
-            )
-        return self._alike[alike]
+        try:
+            return self._alike[alike]  # a loop makes the same ones again
+        except KeyError:
+            access = _access(found, number, mode, name, is_sure=is_sure and not has_gaps(value))
+        return self._alike.setdefault(alike, access)
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
         """Return the names of objects, and of what the views of an array share, by their ids."""
@@ -206,11 +210,12 @@ def owner_of(array: Any) -> Any:
 def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the arrays of the host in a value, also in containers."""
     if isinstance(value, dict):
-        yield from among(tuple(value.values()), depth)
-    elif isinstance(value, CONTAINERS):
+        value = tuple(value.values())
+    if isinstance(value, CONTAINERS):
         for one in value if depth else ():
-            yield from among(one, depth - 1)
-    elif type(value) not in _SCALARS:
+            if type(one) not in NO_ARRAYS:
+                yield from among(one, depth - 1)
+    elif type(value) not in NO_ARRAYS:
         array = _as_numpy(value)
         if array is not None:
             yield value

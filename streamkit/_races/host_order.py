@@ -137,12 +137,13 @@ class _Points:
 
     def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
         """Return a clock joined with those before a point, and drop what no point needs now."""
-        for one in self._befores[point]:
+        befores, self._befores[point] = self._befores[point], ()
+        for one in befores:
             clock = joined(clock, clocks[one] or NOTHING)
             self._uses[one] -= 1
             if not self._uses[one] and clocks[one]:
                 clocks[one] = NOTHING
-        return reaching(clock, *self._reached[point]) if point in self._reached else clock
+        return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
 
 
 class _Queue:

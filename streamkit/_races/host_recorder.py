@@ -16,7 +16,7 @@ from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
 from streamkit._races import calls
-from streamkit._races.arrays import Memories
+from streamkit._races.arrays import NO_ARRAYS, Memories
 from streamkit._recording import places
 from streamkit._recording.host_recorder import HostRecorder
 from streamkit._scopes import open_scopes
@@ -24,6 +24,7 @@ from streamkit.protocols import Diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from types import CodeType, FrameType
 
     from streamkit._races.search import Access
@@ -62,6 +63,7 @@ class RaceRecorder(HostRecorder):
         self._lines = {}
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
+        self._around = (self._watched,)  # one for all steps
         self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
         self.seen: set[int] = set()
         """Those of them, by their orders, in which operators ran: they tell all that was done."""
@@ -91,11 +93,11 @@ class RaceRecorder(HostRecorder):
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)
             if not self.given[step.order].is_future:
-                step.around += (self._watched,)
+                step.around += self._around
 
     def _read(self, step: Step) -> Given:
         frame = places.users_frame()
-        place, variables = places.place_of(frame), places.variables(frame)
+        place, variables = places.place_of(frame), _objects(frame)
         streams = self._streams_among(variables)
         if step.call is None:
             is_future = step.kind == "function"
@@ -141,14 +143,19 @@ class RaceRecorder(HostRecorder):
     def _watched(self, step: Step) -> Generator[None]:
         """Let the libraries tell the operators of a step, once if it runs inside of another."""
         thread = self._thread
-        is_outermost = not thread.running
+        watches: list[AbstractContextManager[object]] = []
+        for library, load in registry.loaded().items() if not thread.running else ():
+            watch = offered(load(), Diagnosis.watch_operators)
+            if watch is not None:
+                watches.append(watch(functools.partial(self._tell, library)))
+        if not (watches or thread.running):
+            yield
+            return
         thread.running.append(_Running(step, len(open_scopes.stack.scopes), _caller()))
         try:
             with ExitStack() as watching:
-                for library, load in registry.loaded().items() if is_outermost else ():
-                    watch = offered(load(), Diagnosis.watch_operators)
-                    if watch is not None:
-                        watching.enter_context(watch(functools.partial(self._tell, library)))
+                for one in watches:
+                    watching.enter_context(one)
                 yield
         finally:
             thread.running.pop()
@@ -174,7 +181,7 @@ class RaceRecorder(HostRecorder):
         elif known is not None and known[0] == arrays:  # as in a loop
             _, place, streams, names = known
         else:
-            place, variables = places.place_of(frame), places.variables(frame)
+            place, variables = places.place_of(frame), _objects(frame)
             streams = self._streams_among(variables)
             names = self._memories.names_of((*variables, *self._arrays.items()))
             self._lines[line] = arrays, place, streams, names
@@ -205,6 +212,11 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.running: list[_Running] = []
         self.is_reading = False  # whether this recorder itself runs operators
+
+
+def _objects(frame: FrameType | None) -> list[tuple[str, object]]:
+    """Return the variables of a frame that may be arrays or streams."""
+    return [one for one in places.variables(frame) if type(one[1]) not in NO_ARRAYS]
 
 
 def _caller() -> CodeType | None:

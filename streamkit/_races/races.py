@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from streamkit._base import garbage
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
 from streamkit._races import live_page, search
@@ -101,11 +102,13 @@ def _look(
         recorder.sync()
 
 
+@garbage.held_back()  # it makes much that lives, among which a collection would find nothing
 def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
     operations = Operations()
     ran, unfinished = recorder.operations()
     operations.complete((one.operation for one in ran), unfinished=unfinished)
+    del ran  # a page needs the operations alone
     describer = _Describer(recorder, operations)
     found = races_among(
         (_work(one) for one in sorted(given.values(), key=_when)),

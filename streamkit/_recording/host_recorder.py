@@ -113,7 +113,8 @@ class HostRecorder:
                 continue
             times = start - self._began_ns, end - self._began_ns
             operation = operation_of(step, kind, queue, after, times)
-            found.append(Given(operation, self.when(step), self.when(source or step)))
+            when = self.when(step)
+            found.append(Given(operation, when, when if source is None else self.when(source)))
         return found, unfinished
 
 

@@ -15,7 +15,6 @@ fiftieth at a second, and less from then on.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
 import threading
 import time
@@ -23,7 +22,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import Bell, new_lock
 from streamkit._base.workers import Thread
 from streamkit._cuda import driver, events
 
@@ -57,8 +56,7 @@ class _Dispatcher:
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}
         self.is_asleep = False
-        self._bell = threading.Lock()  # whoever rings releases it, as even a destructor may
-        self._bell.acquire()
+        self.bell = Bell()
         self._next = math.inf  # when the next look is due
         self._earliest = 0.0  # when it may be due
         self._stirs = 0.0  # when the loops are woken again
@@ -69,16 +67,12 @@ class _Dispatcher:
         """Take a point, from any thread; ring unless its queue has other points to wait for."""
         self.new.append(point)
         # the bell comes last: if an interrupt comes before it rings, the next point rings it
-        if self.is_asleep and point.queue not in self.tracks and self._bell.locked():
-            self._ring()
+        if self.is_asleep and point.queue not in self.tracks:
+            self.bell.ring()
 
     def join(self) -> None:
-        self._ring()
+        self.bell.ring()
         self.thread.join(_PATIENCE)
-
-    def _ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # because it rings already
-            self._bell.release()
 
     # -- in its thread ------------------------------------------------------------------------
 
@@ -128,7 +122,7 @@ class _Dispatcher:
         self.is_asleep = True
         if not self.new:  # else a point has just come, and may not have rung
             seconds = self._next - time.monotonic()
-            self._bell.acquire(timeout=-1 if seconds == math.inf else max(0, seconds))
+            self.bell.wait(None if seconds == math.inf else seconds)
         self.is_asleep = False
 
     def _look(self) -> None:

@@ -364,7 +364,7 @@ def test_a_nap_of_next_to_nothing_ends():
     def nap():
         for rings in [False, True, False] * 2000:
             if rings:
-                sleeper._ring()
+                sleeper.bell.ring()
             sleeper._next = dispatcher.time.monotonic() + 2e-6
             sleeper._nap()
 
@@ -375,7 +375,7 @@ def test_two_threads_may_ring_at_once():
     """Each has seen that the bell does not ring, and rings it; so does the end of the process."""
     sleeper = dispatcher._Dispatcher()
     for _ in range(2):
-        sleeper._ring()
+        sleeper.bell.ring()
     within(sleeper._nap)  # it has no end of its own
 
 

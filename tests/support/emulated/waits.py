@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import streamkit as sk
+from streamkit._base.locks import Bell  # where the dispatcher sleeps
 from streamkit._waiting import callbacks  # who is busy now
 from streamkit._waiting import dispatcher as dispatcher_module  # what it does now
 from support.gpu.raw import Gate
@@ -54,7 +55,7 @@ def is_idle():
     """
     found = dispatcher_module._dispatcher
     frame = sys._current_frames().get(found.thread.ident)
-    naps = frame is not None and frame.f_code is dispatcher_module._Dispatcher._nap.__code__
+    naps = frame is not None and frame.f_code is Bell.wait.__code__
     is_busy = any(calls._is_busy for calls in [*callbacks._all])
     return naps and not found.tracks and not found.new and not is_busy
 
