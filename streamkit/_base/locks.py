@@ -102,15 +102,16 @@ def new_turn_lock() -> list[object]:
     takes and releases it so:
 
         try:
-            lock.insert(0, me) if lock and lock[0] is me else lock.append(me)
+            lock.insert(0, me) if lock and lock[:1] == [me] else lock.append(me)
             if lock[0] is not me:
                 wait_for_turn(lock, me)
             ...
         finally:
             lock.remove(me)
 
-    A list's append and remove are atomic, with and without a GIL. An interrupt comes after a call,
-    so never between ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
+    A list's append and remove are atomic, with and without a GIL. So is the slice; of ``lock[0]``
+    the holder could take the last item meanwhile. An interrupt comes after a call, so never between
+    ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
     """
     lock: list[object] = []
     in_child(lock.clear)
