@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import sys
 import threading
@@ -124,6 +125,12 @@ def wait_for_turn(lock: list[object], me: object) -> None:
         time.sleep(0)
 
 
+# A thread of a free-threaded CPython asks for a lock a few times before it sleeps. An interrupt
+# that comes meanwhile does not wake it (3.13), so that it sleeps for a part of the wait at once.
+_LOSES_INTERRUPTS = "free-threading" in sys.version
+_PART = 0.1
+
+
 class Latch:
     """A ``threading.Event`` that is never cleared, and for which one thread waits.
 
@@ -153,4 +160,10 @@ class Latch:
         """Block until it is set; False after ``timeout`` seconds."""
         if self._is_set:
             return True
-        return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+        if not _LOSES_INTERRUPTS:
+            return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._lock.acquire(timeout=max(0, min(_PART, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+        return True
