@@ -70,7 +70,20 @@ def new_lock() -> RLock:
 _locks: WeakSet[RLock] = WeakSet()  # one handler for all, as none can be taken back
 
 
+_process = os.getpid()
+
+
+def is_early_child() -> bool:
+    """Whether this is a forked child whose handlers have not run: its locks may be held for ever.
+
+    Before it runs them, Python removes the parent's other threads, with what only these held.
+    """
+    return os.getpid() != _process
+
+
 def _free_locks() -> None:
+    global _process  # noqa: PLW0603 - there is one
+    _process = os.getpid()
     for lock in list(_locks):
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does; Windows has no such method
 
