@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import sys
 import threading
@@ -69,7 +70,20 @@ def new_lock() -> RLock:
 _locks: WeakSet[RLock] = WeakSet()  # one handler for all, as none can be taken back
 
 
+_process = os.getpid()
+
+
+def is_early_child() -> bool:
+    """Whether this is a forked child whose handlers have not run: its locks may be held for ever.
+
+    Before it runs them, Python removes the parent's other threads, with what only these held.
+    """
+    return os.getpid() != _process
+
+
 def _free_locks() -> None:
+    global _process  # noqa: PLW0603 - there is one
+    _process = os.getpid()
     for lock in list(_locks):
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does; Windows has no such method
 
@@ -102,15 +116,16 @@ def new_turn_lock() -> list[object]:
     takes and releases it so:
 
         try:
-            lock.insert(0, me) if lock and lock[0] is me else lock.append(me)
+            lock.insert(0, me) if lock and lock[:1] == [me] else lock.append(me)
             if lock[0] is not me:
                 wait_for_turn(lock, me)
             ...
         finally:
             lock.remove(me)
 
-    A list's append and remove are atomic, with and without a GIL. An interrupt comes after a call,
-    so never between ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
+    A list's append and remove are atomic, with and without a GIL. So is the slice; of ``lock[0]``
+    the holder could take the last item meanwhile. An interrupt comes after a call, so never between
+    ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
     """
     lock: list[object] = []
     in_child(lock.clear)
@@ -121,6 +136,12 @@ def wait_for_turn(lock: list[object], me: object) -> None:
     """Return when ``me`` is first; each thread holds the lock for microseconds."""
     while lock[0] is not me:
         time.sleep(0)
+
+
+# A thread of a free-threaded CPython asks for a lock a few times before it sleeps. An interrupt
+# that comes meanwhile does not wake it (3.13), so that it sleeps for a part of the wait at once.
+_LOSES_INTERRUPTS = "free-threading" in sys.version
+_PART = 0.1
 
 
 class Latch:
@@ -152,7 +173,13 @@ class Latch:
         """Block until it is set; False after ``timeout`` seconds."""
         if self._is_set:
             return True
-        return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+        if not _LOSES_INTERRUPTS:
+            return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._lock.acquire(timeout=max(0, min(_PART, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+        return True
 
 
 class Bell:

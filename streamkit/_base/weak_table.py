@@ -57,7 +57,9 @@ class WeakTable(dict[int, "ref[V]"], Generic[V]):
             self._sweep_at = 2 * len(self) + 1_000
             for key, seen in self.copy().items():
                 if seen() is None:
-                    self.pop(key, None)
+                    taken = self.pop(key, None)
+                    if taken is not None and taken is not seen:  # ``put`` was between the two
+                        self.setdefault(key, taken)
             self._sweep_at = 2 * len(self) + 1_000
 
     def living(self) -> Iterator[V]:

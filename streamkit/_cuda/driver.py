@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import is_early_child, new_lock
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
 
@@ -40,7 +40,7 @@ private_streams: list[tuple[int, int]] = []
 
 def is_usable() -> bool:
     """Whether the driver may be called by a destructor: loaded, and not in a forked child."""
-    return loader.is_loaded()
+    return loader.is_loaded() and not is_early_child()
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
 from streamkit._base import classes, futures, later, messages, trace, uncollected
-from streamkit._base.locks import new_lock
+from streamkit._base.locks import is_early_child, new_lock
 from streamkit._base.uncollected import Failure, Submitted
 from streamkit._host.event import HostEvent, no_cuda, no_view
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
@@ -512,7 +512,9 @@ class _HostScope:
         return []
 
     def __del__(self) -> None:
-        self.leave()  # its thread ended inside the scope
+        turn = self._turn
+        if turn is not None and not turn.has_ended and not is_early_child():
+            self.leave()  # its thread ended inside the scope
 
 
 class _KeptOnHost(keepalive.KeepAlive):

@@ -359,9 +359,13 @@ class Turn:
         self._queue.put_first(self)
         _wait(self.begun, self._queue)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._release.is_set()
+
     def end(self) -> None:
         """Let the queue go on; after an interrupt, a second call does the rest."""
-        if not self._release.is_set():
+        if not self.has_ended:
             with _circles:  # so that it does not begin meanwhile
                 self.over = True
                 self._queue.let_go(self)

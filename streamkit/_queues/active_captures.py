@@ -35,7 +35,7 @@ def one_goes_on_here() -> bool:
     if not _ongoing:
         return False
     here = this_thread()
-    return any(thread is here for thread, _, _ in tuple(_ongoing.values()))
+    return any(thread is here for thread, _, _ in list(_ongoing.values()))
 
 
 def keep_in_graphs(event: object) -> None:
@@ -43,7 +43,7 @@ def keep_in_graphs(event: object) -> None:
 
     Each graph that is being captured keeps it, because which of them has the node is unknown.
     """
-    for _, _, kept in tuple(_ongoing.values()):
+    for _, _, kept in list(_ongoing.values()):
         kept.append(event)
 
 
@@ -53,7 +53,7 @@ def noted(libraries: Sequence[str], kept: list[object]) -> Generator[None]:
     key = object()
     try:
         with _lock:
-            if libraries and any(others for _, others, _ in _ongoing.values()):
+            if libraries and any(others for _, others, _ in list(_ongoing.values())):
                 raise OngoingError(
                     f"another capture is going on in this process, and {' and '.join(libraries)} "
                     "can take part in one at a time. End that one first, or capture one after "

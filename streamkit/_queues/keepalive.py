@@ -305,7 +305,7 @@ class ArrayLoan:
         if self._ended is None:
             return
         waiting[self._ended] = None  # first, for what follows can be interrupted, or refused
-        if not is_finalizing():
+        if not is_finalizing() and driver.is_usable():
             _keep_lent([self._ended])
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import trace
 from streamkit._base.adapter import offered
-from streamkit._base.locks import Lock
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
 from streamkit._queues import registry
@@ -56,7 +55,6 @@ class RaceRecorder(HostRecorder):
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
-        self._lock = Lock()
         self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
         # what the code of a line calls its arrays, by their ids, and its streams
         self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]

@@ -136,8 +136,12 @@ class Subscription:
         self._former_hook: Any = None
         self.facts: list[Any] = []
         """In the order of the calls: what makes a ``Fact`` of each."""
-        self.lost = 0
-        """Calls that could not be read."""
+        self._lost: list[int] = []
+
+    @property
+    def lost(self) -> int:
+        """How many calls could not be read."""
+        return len(self._lost)
 
     def open(
         self, place: Callable[[], Any] | None = None, *, of_launches: bool = True
@@ -151,7 +155,7 @@ class Subscription:
         with self._lock:
             if not self._open:
                 library = _find()
-                self.facts, self.lost = [], 0
+                self.facts, self._lost = [], []
                 self._calls, self._places = _CallReader(self.facts), []
                 self.noted_by = self._reader(self._calls)
                 self._callback = _CALLBACK(self.noted_by)
@@ -233,7 +237,7 @@ class Subscription:
             except KeyboardInterrupt:  # it would end here
                 _interrupt_later()
             except BaseException:  # noqa: BLE001 - the caller is a C function
-                self.lost += 1
+                self._lost.append(call)  # not a count, which two threads could raise by one
 
         return callback
 

@@ -8,6 +8,7 @@ from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import trace
+from streamkit._base.locks import new_lock
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
 from streamkit._queues import registry
@@ -36,6 +37,7 @@ class HostRecorder:
 
     def __init__(self, calls: Callable[[], int] = int) -> None:
         """Take what counts the calls of the driver so far."""
+        self._lock = new_lock()
         self._steps: list[Step] = []
         self._calls = calls
         self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
@@ -55,7 +57,8 @@ class HostRecorder:
         """Note a step, in the thread that gives it."""
         calls = self._calls()
         if not self._calls_before or calls != self._calls_before[-1][1]:
-            insort(self._calls_before, (step.order, calls))
+            with self._lock:
+                insort(self._calls_before, (step.order, calls))
         self._steps.append(step)
 
     def when(self, step: Step) -> When:

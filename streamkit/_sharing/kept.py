@@ -119,8 +119,9 @@ class KeptArray:
 
     def has_ended(self) -> bool:
         """Whether the lease has ended; this call ends it if no receiver uses the array any more."""
-        if self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES:
-            return self.lease.has_ended
+        is_used_here = self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES
+        if is_used_here and not self.lease.has_ended:
+            return False
         if self.lease.end_if_unused(was_opened=self.was_opened_here):
             self._let_go()
             return True
@@ -155,13 +156,13 @@ def end_unused() -> None:
 
 
 def _end_all() -> None:
-    for one in tuple(_kept.values()):
+    for one in list(_kept.values()):
         one.end()
 
 
 def _leave_to_parent() -> None:
     """In a forked child, which owns no lease: treat those of the parent as ended."""
-    for one in tuple(_kept.values()):
+    for one in list(_kept.values()):
         one.lease.has_ended = True
     _kept.clear()
 

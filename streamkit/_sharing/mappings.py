@@ -75,7 +75,7 @@ class Mapping:
 
 def why_not(address: int) -> str | None:
     """Say why another process cannot open the memory there; None if it can."""
-    bases = [its.base for its in tuple(_opened.values())]
+    bases = [its.base for its in list(_opened.values())]
     if bases and sharing.range_of(address)[0] in bases:
         return "it belongs to another process, which can share it itself"
     return sharing.why_not(address)
@@ -121,7 +121,7 @@ def _sweep() -> None:
         if take_if_free(_lock, taken):
             _ask_at = now + _ASKED_EVERY
             _count_back()
-            for one, its in tuple(_opened.items()):
+            for one, its in list(_opened.items()):
                 is_late = its.unused_since < now - _UNUSED_FOR
                 if not its.users and (is_late or not processes.is_alive(one.owner)):
                     _close([one])

@@ -521,9 +521,10 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
     if queue is not None and queue.id is not None and device is None:  # all is known, for ever
         stream = queue.latest
         if stream is None or stream._native is not obj:  # noqa: SLF001 - the hot path
-            stream = queue.latest = CudaStream(queue, obj)
+            stream = CudaStream(queue, obj)
             if found.handle != queue.handle:
                 stream._spelled = found.handle  # noqa: SLF001 - the hot path
+            queue.latest = stream  # last, because another thread may use it from here on
             return stream  # kept the second time: then there will be a third
     elif device is None and identity.can_wait(found, adapter):
         stream = CudaStream(None, obj)

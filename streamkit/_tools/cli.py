@@ -80,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
 _CLEARER = {  # what argparse writes, and what says more
     ".*choice: 'bench'.*": "the bench is not in the package: run tox -e bench in a clone",
     r".*choice: ('.*') \(choose from (.*)\)": r"there is no command \1. There are \2.",
-    r".* required: PROGRAM, \.\.\.": "the PROGRAM is missing: name a file, or a module after -m.",
+    r".* required: PROGRAM\b.*": "the PROGRAM is missing: name a file, or a module after -m.",
     ".* required: COMMAND": "the COMMAND is missing: 'streamkit --help' lists them.",
 }
 

@@ -206,7 +206,8 @@ def _reached(points: deque[Point]) -> int:
 
 
 def _finish(point: Point, error: Exception | None, told: dict[Listener, Reached]) -> None:
-    listener, waiter = point.listener, point.waiter
+    # in this order, because ``drop`` in another thread forgets the listener first
+    waiter, listener = point.waiter, point.listener
     point.drop()
     if listener is not None:
         told.setdefault(listener, []).append((waiter, error))

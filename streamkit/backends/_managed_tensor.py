@@ -99,7 +99,7 @@ def owner_of(array: int) -> Any:
     """
     start = _start(_ManagedTensor.from_address(array))
     _release(array)
-    lent = tuple(_lent.values())
+    lent = list(_lent.values())
     return next((owner for given, owner, _ in lent if _start(given) == start), None)
 
 
@@ -235,7 +235,7 @@ class DescribedMemory:
 
     def forget(self) -> None:
         """Let the owner go if no library has taken the memory over."""
-        for address, (_, owner, _) in tuple(_lent.items()):
+        for address, (_, owner, _) in list(_lent.items()):
             if owner is self._owner:
                 _lent.pop(address, None)
 

@@ -197,8 +197,9 @@ class Play:
             self._wait(self.streams[number], self.book.records[event], "wait_event", event)
 
     def wait_stream(self, number, other):
-        other = self.streams[other]
-        self._wait(self.streams[number], self.book.tails[other], "wait_stream", other)
+        stream, other = self.streams[number], self.streams[other]
+        items = frozenset() if stream == other else self.book.tails[other]  # for itself none waits
+        self._wait(stream, items, "wait_stream", other)
 
     def _wait(self, stream, items, how, argument):
         inline = self.machine.is_inline and stream in self.scopes

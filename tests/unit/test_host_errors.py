@@ -16,6 +16,7 @@ import pytest
 
 import streamkit as sk
 from streamkit.testing import for_seeds
+from support.garbage import its_thread_ran_again
 from support.queues import LONG, Gate, eventually, pending, within
 
 
@@ -166,7 +167,7 @@ def test_the_error_of_a_dropped_future_is_reported(stream, reported, asked):
         assert str(future.exception()) == "mine"
     del future
     assert within(lambda: stream.then(int).result(LONG)) == 0  # its thread has let go
-    assert eventually(lambda: len(reported) == (not asked))
+    assert eventually(lambda: its_thread_ran_again(stream) and len(reported) == (not asked))
     for error, text in reported:
         assert str(error) == "mine"
         assert line_of("# the future") in text
@@ -195,7 +196,7 @@ def test_of_what_the_body_submits_an_error_is_reported_too(reported):
     with stream:
         stream.submit(fail)
     del stream
-    assert eventually(lambda: gc.collect() and reported)  # once its worker has ended
+    assert eventually(lambda: (gc.collect(), reported)[1])  # once its worker has ended
     assert [str(error) for error, _ in reported] == ["mine"]
 
 

@@ -16,6 +16,7 @@ import pytest
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from support.contention import contended, logged
+from support.garbage import its_thread_ran_again
 from support.programs import needs_fork, python, run_program
 from support.queues import (
     LONG,
@@ -465,7 +466,7 @@ def test_a_future_holds_neither_its_function_nor_its_error_in_a_cycle(stream):
     gc.disable()
     try:
         del future
-        assert eventually(lambda: dead() is None)
+        assert eventually(lambda: its_thread_ran_again(stream) and dead() is None)
     finally:
         gc.enable()
 

@@ -9,7 +9,9 @@ import weakref
 import pytest
 
 import streamkit as sk
+from streamkit._base import locks  # which process has them
 from streamkit._base.locks import new_lock  # every lock of the package is made by it
+from streamkit._cuda import driver, loader  # as if one were loaded
 from support.forks import handlers_registered
 from support.programs import needs_fork, python
 
@@ -95,3 +97,54 @@ def test_no_operation_registers_a_handler_each_time(monkeypatch, operation):
         for _ in range(5):
             operation()
     assert not registered
+
+
+# -- what only another thread held dies in the child before the handlers have freed the locks -----
+
+INSIDE = """
+import os, signal, threading, time
+import streamkit as sk
+from streamkit._host import work_queue  # its lock is held at the fork
+
+stream, entered, held = sk.new_stream("cpu"), threading.Event(), threading.Event()
+
+def inside():
+    with stream:
+        entered.set()
+        threading.Event().wait()
+
+def hold():
+    with work_queue._circles:
+        held.set()
+        threading.Event().wait()
+
+threading.Thread(target=inside, daemon=True).start()
+entered.wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    os._exit(7)
+for _ in range(1_000):
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        break
+    time.sleep(0.01)
+else:
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_fork_ends_while_another_thread_is_in_a_scope():
+    """The child removes that thread before any handler runs, and with it the scope."""
+    assert python(INSIDE) == "7\n"
+
+
+def test_a_destructor_calls_no_driver_in_a_child_before_its_handlers(monkeypatch):
+    monkeypatch.setattr(loader, "cu", object())  # which is loaded
+    assert driver.is_usable()
+    monkeypatch.setattr(locks, "_process", -1)
+    assert not driver.is_usable()

@@ -46,7 +46,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
     def enter(token: list[_Level]) -> None:
         me = here.token
         try:  # as ``new_turn_lock`` says
-            _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
+            _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
             if _levels and _join(token, stream, is_current, me):
@@ -72,7 +72,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
         level = token[0]
         me = this_thread() if _shared else level[-1]
         try:  # as above
-            _lock.insert(0, me) if _lock and _lock[0] is me else _lock.append(me)
+            _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
             if _shared or not _levels or _levels[-1] is not level:
