@@ -100,6 +100,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
             known = _known.get(number)
             queue = (known and known()) or _new_record(found, stream, number)
         _check_device(found, queue)
+        queue.permanent |= found.permanent  # its handle alone can have been known before
     # streams that are values hold nothing: any other object on this queue does as well
     if owner is not None or not (
         adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)

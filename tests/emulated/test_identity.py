@@ -14,6 +14,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._queues import identity, registry  # what they keep must not grow, or stay
+from streamkit.protocols import Queue
 from support.emulated.processes import run
 from support.emulated.toys import program
 from support.gpu.raw import (
@@ -658,3 +659,15 @@ assert repr(wrapped) == text % handle
 """,
         toya=VALUES.replace("DEVICE", "1 if obj.number == __import__('__main__').handle else 0"),
     )
+
+
+def test_a_stream_that_its_handle_told_first_is_permanent_once_a_library_says_so():
+    """Otherwise it counts as gone: no error names its work, and each scope records an event."""
+    handle = make_stream(nonblocking=True)
+    known = identity.identify(Queue(handle, 0))
+    assert not identity.is_alive(known)
+    found = Queue(handle, 0)
+    found.permanent = True  # as torch's adapter says of the streams of its pool
+    assert identity.identify(found) is known
+    assert identity.is_alive(known)
+    assert found.record is known

@@ -177,9 +177,13 @@ def test_legacy_work_of_another_thread_beside_a_capture(
     assert codes == [expected]
 
 
-def test_a_section_that_ran_elsewhere_is_found(workload, gate):
-    torch = workload.torch
-    elsewhere = sk.wrap(torch.cuda.Stream())
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_section_that_ran_elsewhere_is_found(workload, gate, is_known):
+    """Also on a stream of torch's that was known before by its handle alone."""
+    stream = workload.torch.cuda.Stream()
+    known = [sk.from_handle(stream.cuda_stream)] if is_known else []
+    assert all(one.id for one in known)
+    elsewhere = sk.wrap(stream)
     with sk.capture() as g:
         workload.x * 2
         gate.hold(elsewhere.handle)

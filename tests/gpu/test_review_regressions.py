@@ -181,6 +181,7 @@ def test_an_owner_that_holds_its_wrap_is_collected():
     assert Owner.alive == 0
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, after its tests
 def test_a_dead_event_calls_no_driver_in_a_forked_child():
     stream = sk.new_stream()
     event = stream.record()

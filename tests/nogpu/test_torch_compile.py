@@ -144,7 +144,7 @@ LOADS = {
 PROGRAM = """
 import torch
 import streamkit as sk
-from streamkit._queues import registry
+from streamkit._queues import registry  # a public name would need a device
 
 {load}
 s, t = (sk.new_stream("cpu") for _ in range(2))
