@@ -60,7 +60,8 @@ if sys.version_info >= (3, 12):
 
     def _step(code, offset):
         calls = Calls.counted
-        if threading.get_ident() != calls._thread:
+        # without a GIL another thread can be on its way here as the counting ends
+        if calls is None or threading.get_ident() != calls._thread:
             return None
         if code.co_filename.startswith(calls._inside) and code.co_code[offset] in LOOKS:
             return calls.look()

@@ -26,6 +26,9 @@ x, y = np.zeros(9), np.zeros(9)
 a.submit(np.copyto, x, 7)
 b.submit(np.multiply, x, 2, y)
 print("of the program")
+import time
+while not (a._work.idle and b._work.idle):  # no wait for them, which a report would have
+    time.sleep(0.001)
 """
 FOUND = {
     "races": ("1 race found.", "to run NumPy's copyto first, add b.wait(a) before line 9"),
@@ -125,13 +128,7 @@ def test_a_program_ends_as_under_python_and_is_reported(folder, tool, end, statu
 @TOOLS
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal of Windows interrupts so")
 def test_an_interrupt_ends_the_program_as_under_python_and_is_reported(folder, tool):
-    interrupt = """
-import os, signal, time
-while not (a._work.idle and b._work.idle):  # no wait for them, which a report would have
-    time.sleep(0.001)
-os.kill(os.getpid(), signal.SIGINT)
-time.sleep(60)
-"""
+    interrupt = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
     write(folder, RACE + interrupt)
     own, ours = run_python("program.py"), under(tool, "program.py")
     assert own.returncode == ours.returncode == -signal.SIGINT
