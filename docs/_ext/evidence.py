@@ -22,6 +22,7 @@ MICROSECOND = 1000  # ns
 
 RECORDS = {
     "gpu.json": "the GPU tests",
+    "gpu_cuda12.json": "GPU tests with CUDA 12",
     "matrix.json": "`streamkit matrix`",
     "bench.json": "`tox -e bench`",
 }
@@ -89,11 +90,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def versions() -> str:
     """Return what each record was made with, a column for each record."""
-    named = [
-        (told, record)
-        for name, told in RECORDS.items()
-        for record in ([read(name)] if name != "gpu.json" else _runs())
-    ]
+    named = [(told, record) for name, told in RECORDS.items() for record in _runs(name)]
     records = [record for _, record in named]
     known = list(dict.fromkeys(NAMES.values()))
     rows = [
@@ -120,7 +117,7 @@ def ranges() -> str:
 
 
 def _on_a_gpu(name: str) -> str:
-    records = [*_runs(), *(read(record) for record in RECORDS if record != "gpu.json")]
+    records = [record for file in RECORDS for record in _runs(file)]
     found = [version for one in records if (version := _version(one, name)) != "not used"]
     return max(found, key=_numbers, default="none").partition("+")[0]
 
@@ -129,9 +126,11 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
 
 
-def _runs() -> list[dict[str, Any]]:
-    """Return each run of the GPU tests that is in their record, with how its cases ended."""
-    record = read("gpu.json")
+def _runs(name: str) -> list[dict[str, Any]]:
+    """Return the runs of a record; one of GPU tests has several, with how their cases ended."""
+    record = read(name)
+    if "runs" not in record:
+        return [record]
     runs = [{**run, "tally": Counter()} for run in record["runs"]]
     for one in record["files"].values():
         for case, outcome in one["cases"].items():
