@@ -244,6 +244,7 @@ def test_functions_of_then_that_wait_for_one_another_are_refused(stream, other):
     with stream, other:  # until both futures are known
         futures["stream"] = stream.then(ask, "other")
         futures["other"] = other.then(ask, "stream")
+    assert len(futures) == 2
     for future in futures.values():
         with pytest.raises(sk.ScopeError, match="'then' of host stream"):
             within(future.result)
