@@ -376,6 +376,7 @@ def hold():
 def end(graphs):
     for _ in range(graphs):
         work().close()
+        stream.sync()  # what StreamKit itself has recorded there is done
     return len(emptied)
 
 assert (end(8), end(1)) == (0, 1)
