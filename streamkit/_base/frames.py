@@ -23,6 +23,8 @@ def local_variables(frame: FrameType) -> dict[str, object]:
     # the program may hold it too, as it is what ``locals()`` gives
     is_ours = is_kept and sys.getrefcount(found) == _ITS_OWN
     copy = dict(found)
-    if is_ours:
-        found.clear()
+    if is_ours:  # but for what exec has added, which the next exec finds nowhere else
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            found.pop(name, None)
     return copy

@@ -174,7 +174,7 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     def end() -> None:
         nonlocal is_over
         is_over = True
-        while not free and not _is_inside(relaunch.__code__, free):
+        while not (free or loader.is_forked) and not _is_inside(relaunch.__code__, free):
             time.sleep(_NAP)
 
     return relaunch, end

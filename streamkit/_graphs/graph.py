@@ -91,10 +91,9 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _complete(self, end: Callable[[], OwnedGraph], take_back: Callable[[], None]) -> None:
         """Own what ``end`` returns; after an error what was owned before, as it was."""
-        with self._lock:  # another thread may launch what it is until now
+        with self._alone():  # another thread may launch what it is until now
             before = self._owned
             try:
-                self._end_relaunches()  # an update changes what they launch
                 owned = end()
                 owned.kept, owned.replaced = self._kept, before
                 owned.sections = self._sections
@@ -248,12 +247,11 @@ class CudaGraph(Graph, metaclass=Concrete):
                     ordering.wait_queue(other, queue)
 
     def _launch(self, target: CudaStream[Any]) -> None:
-        with self._lock:
+        with self._alone():
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
                 self._launch_inside(owned, target)
                 return
-            self._end_relaunches()
             owned.launch(target, queue)
             steady = owned.runs.steady
             if steady is not None:
@@ -262,11 +260,18 @@ class CudaGraph(Graph, metaclass=Concrete):
         if disposal.waiting:
             disposal.sweep()
 
-    def _end_relaunches(self) -> None:
-        """Have every launch take the lock, because something else is done with the executable."""
-        _, _, end = self._again
-        end()
-        self._again = _NOT_AGAIN
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None]:
+        """Hold the lock, and have each launch take it, as something is done with the executable."""
+        while True:
+            again = self._again
+            _, _, end = again
+            end()  # before the lock: a signal's handler in a launch that it waits for may take that
+            with self._lock:
+                if self._again is again:  # else another thread has launched meanwhile
+                    self._again = _NOT_AGAIN
+                    yield
+                    return
 
     def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
         """Make the work a part of the graph that the stream captures."""
@@ -289,11 +294,10 @@ class CudaGraph(Graph, metaclass=Concrete):
     def upload(self, stream: StreamLike | None = None) -> None:
         self._ready()
         target = self._target(stream) or self._stream
-        with self._lock:
+        with self._alone():
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
                 raise self._refused_inside(target, _INVALIDATES)
-            self._end_relaunches()
             executable = owned.executable.executable
             driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
@@ -319,10 +323,9 @@ class CudaGraph(Graph, metaclass=Concrete):
         )
 
     def close(self) -> None:
-        with self._lock:
+        with self._alone():
             if self._is_capturing:
                 raise self._still_capturing()
-            self._end_relaunches()
             owned, self._owned = self._owned, None
         if owned is not None:
             disposal.dispose(owned)

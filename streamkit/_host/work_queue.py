@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -60,6 +61,7 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with items
+_idle: set[_Worker] = set()  # the threads that wait for an item
 _queues: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 _forks = 0  # how many lie between the process that imported this and the present one
 
@@ -402,11 +404,18 @@ class _Worker(workers.Thread):
         self.bell = Bell()  # rings when an item has come, or the queue is gone
         self._find = weakref.ref(queue)
 
+    def start(self) -> None:
+        if sys.is_finalizing():  # Python 3.11 would wait for ever; newer ones refuse it
+            raise RuntimeError("no thread can be started at the end of the interpreter")
+        super().start()
+
     def run(self) -> None:
         queue, ends = self._find(), False
         while queue is not None and queue.work(self, ends=ends):
             queue = None
+            _idle.add(self)
             ends = not self.bell.wait(_linger)
+            _idle.discard(self)
             queue = self._find()
         queue = None  # the frames of an error hold this one
 
@@ -471,7 +480,7 @@ class WorkQueue:
 
     def _have_worker(self, item: Item) -> None:
         """Start a worker unless there is one; of two that start at once, one works."""
-        worker = self.worker
+        worker = self._living_worker()
         if worker:
             worker.bell.ring()
             return
@@ -479,13 +488,18 @@ class WorkQueue:
             _Worker(self).start()
         except RuntimeError:  # the item would never run: take it back
             with self._lock:
-                if self.worker or item not in self._items:  # another thread has started one
+                # another thread has started one
+                if self._living_worker() or item not in self._items:
                     return
                 self._items.remove(item)
                 self._pending.discard(item)
                 if not self._items:
                     _working.discard(self)
             raise
+
+    def _living_worker(self) -> _Worker | None:
+        """Return the worker; None at the end of the interpreter, at which daemon threads stop."""
+        return None if sys.is_finalizing() else self.worker
 
     def work(self, worker: _Worker, *, ends: bool) -> bool:
         """Run all items in the worker's thread; whether it is to wait for others.
@@ -637,10 +651,9 @@ def _before_fork() -> None:
     """End the workers that wait for an item, because Python warns of a fork beside threads."""
     global _linger  # noqa: PLW0603 - one for the process
     _linger = 0
-    for worker in [queue.worker for queue in list(_queues) if queue not in _working]:
-        if worker:
-            worker.bell.ring()
-            worker.join(_END)
+    for worker in _idle.copy():  # of dropped streams too; a WeakSet could change meanwhile
+        worker.bell.ring()
+        worker.join(_END)
 
 
 def _after_fork() -> None:
@@ -651,6 +664,7 @@ def _after_fork() -> None:
 def _begin_anew() -> None:
     global _forks  # noqa: PLW0603 - one count for the process
     _after_fork()
+    _idle.clear()
     if _engine is None:  # an engine runs items in the thread that waits, which the child has
         _forks += 1
         _working.clear()

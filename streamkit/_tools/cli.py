@@ -309,6 +309,7 @@ def _file(path: Path) -> Path:
 
 
 def _try_to_write(path: Path) -> None:
+    path = path.resolve()  # what a link names, not the link, goes again
     is_new = not path.exists()
     try:
         path.open("ab").close()

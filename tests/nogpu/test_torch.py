@@ -301,6 +301,14 @@ def test_what_a_failed_backward_pass_left_is_dropped(mode):
     assert [one() for one in seen] == [None] * 10
 
 
+def test_inside_of_a_transform_of_torch_a_failed_pass_stays():
+    """torch allows no pass there, and what else a capture leaves has to end all the same."""
+    from streamkit.backends._torch.capture import drop_failed_backward  # a capture needs a device
+
+    gradient = torch.func.grad(lambda x: (drop_failed_backward(), x.sum())[1])(torch.ones(3))
+    assert gradient.tolist() == [1, 1, 1]
+
+
 def test_an_optimizer_that_counts_on_the_cpu_is_told_from_others():
     refusal = "Attempting CUDA graph capture of step() for an instance of Adam but param_groups' "
     assert "capturable=True" in advice(RuntimeError(refusal + "capturable is False."))

@@ -106,6 +106,20 @@ def test_a_function_keeps_nothing_for_having_been_read(read):
     assert users_function(read) is None
 
 
+def test_what_exec_has_made_in_a_function_stays():
+    """From Python 3.13 on nothing of it is left for another call."""
+
+    def left_after(read):
+        exec("made = 5")  # noqa: S102 - what it makes is the subject
+        read(sys._getframe())
+        try:
+            return eval("made")  # noqa: S307 - no other way finds that
+        except NameError:
+            return None
+
+    assert left_after(local_variables) == left_after(id)
+
+
 def test_the_dictionary_that_a_function_has_of_its_variables_stays():
     number = 5
     own = locals()

@@ -220,6 +220,7 @@ def test_what_is_submitted_from_outside_of_python_has_no_place(reported):
     assert idle(stream)
     del stream
     gc.collect()
+    assert eventually(lambda: reported)  # as soon as its worker knows
     assert "fail, submitted outside of Python" in reported[0][1]
 
 

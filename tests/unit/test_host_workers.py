@@ -167,6 +167,41 @@ def test_the_program_does_not_wait_for_it():
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
 
 
+def test_at_the_end_of_the_interpreter_no_destructor_waits_for_it():
+    """Daemon threads have stopped then, and none can be started."""
+    program = """
+import builtins
+class Flush:
+    def __del__(self, write=os.write):
+        try:
+            s.submit(int)
+            s.sync()
+        except RuntimeError:
+            write(1, b"refused")
+s.submit(int)
+builtins.flush = Flush()
+s.sync()
+"""
+    done = run_program(START.format(linger=1000) + program)
+    assert (done.returncode, done.stdout) == (0, "x\nrefused")
+
+
+@needs_fork
+def test_a_fork_finds_no_thread_of_streams_that_are_gone():
+    program = """
+streams = [sk.new_stream("cpu") for _ in range(20)]
+for one in streams:
+    one.submit(int)
+    one.sync()
+del one, streams
+child = os.fork()
+if not child:
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), counts)
+"""
+    assert python(COUNT + START.format(linger=1000) + program) == "x\n0 [1]\n"
+
+
 @needs_fork
 def test_a_fork_finds_no_thread_of_it_and_both_sides_go_on():
     """Of a fork beside threads Python warns from 3.12 on."""
