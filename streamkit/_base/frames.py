@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -13,7 +13,7 @@ _ITS_OWN = 3
 """References to what ``f_locals`` gives: of the frame, of a variable, of the argument that asks."""
 
 
-def local_variables(frame: FrameType) -> dict[str, object]:
+def local_variables(frame: FrameType) -> dict[str, Any]:
     """Return a frame's local variables by their names, of which the frame itself keeps no copy.
 
     Up to Python 3.12 a function's frame keeps what ``f_locals`` gives until the function ends.

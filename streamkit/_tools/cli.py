@@ -309,14 +309,13 @@ def _file(path: Path) -> Path:
 
 
 def _try_to_write(path: Path) -> None:
-    path = path.resolve()  # what a link names, not the link, goes again
     is_new = not path.exists()
     try:
         path.open("ab").close()
     except OSError as error:
         raise _CommandError(f"cannot write {str(path)!r}: {error.strerror}.") from error
     if is_new:
-        path.unlink()
+        path.resolve().unlink()  # what a link names, not the link
 
 
 _GO_ON = "still running, and what these threads do from now on is not in the report."
