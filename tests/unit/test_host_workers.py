@@ -204,7 +204,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), counts)
 
 @needs_fork
 def test_a_fork_finds_no_thread_of_it_and_both_sides_go_on():
-    """Of a fork beside threads Python warns from 3.12 on, unless the system has one still ending."""
+    """Of a fork beside threads Python warns from 3.12 on."""
     program = """
 work_queue._LINGER = 1000
 child = os.fork()
