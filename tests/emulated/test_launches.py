@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import threading
@@ -388,24 +389,24 @@ def test_threads_launch_one_graph_until_it_is_closed(captured):
 # -- one at a time ----------------------------------------------------------------------------
 
 
+def watch(monkeypatch, way, make):
+    """Have ``make`` make each call of the driver that is prepared in this way from now on."""
+    prepare = getattr(graphs.loader, way)
+    monkeypatch.setattr(graphs.loader, way, lambda name: functools.partial(make, prepare(name)))
+
+
 @pytest.fixture
 def during(captured, monkeypatch):
     """Have a function called in the next steady launch, when the driver is about to be called."""
     g, _, _ = captured
     stream, calls = sk.new_stream(nonblocking=True), []
-    without_gil = graphs.loader.without_gil
 
-    def watched(name):
-        call = without_gil(name)
+    def run(call, *arguments):
+        if calls:
+            calls.pop()()
+        return call(*arguments)
 
-        def run(*arguments):
-            if calls:
-                calls.pop()()
-            return call(*arguments)
-
-        return run
-
-    monkeypatch.setattr(graphs.loader, "without_gil", watched)
+    watch(monkeypatch, "without_gil", run)
     g.launch(stream)
 
     def launch(call):
@@ -494,20 +495,14 @@ def test_a_graph_that_a_signals_handler_closes_in_its_launch_is_not_launched(cap
     """``handles`` would notice a launch of what is destroyed."""
     g, _, _ = captured
     stream, handled = sk.new_stream(nonblocking=True), []
-    with_gil = graphs.loader.with_gil
 
-    def watched(name):
-        call = with_gil(name)
+    def ask(call, *arguments):
+        code = call(*arguments)
+        if handled:
+            handled.pop()()
+        return code
 
-        def ask(*arguments):
-            code = call(*arguments)
-            if handled:
-                handled.pop()()
-            return code
-
-        return ask
-
-    monkeypatch.setattr(graphs.loader, "with_gil", watched)
+    watch(monkeypatch, "with_gil", ask)
     g.launch(stream)
     stream.sync()
     handled.append(g.close)
