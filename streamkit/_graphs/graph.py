@@ -216,15 +216,15 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        target = stream if type(stream) is CudaStream else self._target(stream)
+        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
+        if type(stream) is CudaStream and stream._queue is steady and relaunch():  # noqa: SLF001
+            if disposal.waiting:
+                disposal.sweep()
+            return
+        target = self._target(stream)
         if target is None:
             self._launch_as_a_call()
-            return
-        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
-        queue = target._queue  # noqa: SLF001 - the hot path
-        if queue is None:
-            queue = target._live()
-        if queue is not steady or not relaunch():
+        elif target._live() is not steady or not relaunch():
             self._launch(target)
         elif disposal.waiting:
             disposal.sweep()
