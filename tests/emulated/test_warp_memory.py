@@ -20,7 +20,9 @@ import pytest
 
 import emulator
 import streamkit as sk
+from streamkit._base.queue import Queue  # as an adapter reads it
 from streamkit._cuda import events  # its calls are made to fail
+from streamkit._queues import identity  # told what an adapter says
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.interrupts import interrupted
 from support.libraries import need, version_of
@@ -253,6 +255,20 @@ def test_scopes_of_more_queues_than_are_waited_for_wait_for_none(gate):
             pass
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(others[0].handle))))
     assert not {name for name in emulator.all_calls() if "Event" in name or "Wait" in name}
+
+
+def test_scopes_record_no_event_on_a_stream_that_a_library_never_destroys(memory):
+    """Not only if it says so first: an earlier view of the handle is the library's stream too."""
+    handle = make_stream(nonblocking=True)
+    with sk.from_handle(handle) as known:
+        assert not known.to("warp")._streamkit_lent.stays
+    found = Queue(handle, 0)
+    found.permanent = True  # as torch's adapter says of the streams of its pool
+    identity.identify(found)
+    emulator.reset_calls()
+    with sk.from_handle(handle):
+        pass
+    assert not emulator.calls("cuEventRecord")
 
 
 def test_of_many_queues_the_longest_watched_is_waited_for_once_and_then_left(memory, array, gate):

@@ -254,6 +254,9 @@ def guarded(stream: Any, binding: Binding) -> Binding:
     lent: Lent | None = getattr(stream, "_streamkit_lent", None)
     if lent is None:
         return binding
+    queue: QueueRecord | None = getattr(stream, "_streamkit_queue", None)
+    if queue is not None and queue.permanent:  # a library may have said so after the view was made
+        lent.stays = True
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
 
     def enter(token: Any) -> None:
