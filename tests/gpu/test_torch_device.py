@@ -120,7 +120,7 @@ assert place() == first
 """)
         return done.returncode, done.stderr
 
-    with ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor(4) as threads:  # each program has contexts on both devices
         found = dict(zip(SCOPES, threads.map(said, SCOPES), strict=True))
     assert found == dict.fromkeys(SCOPES, (0, ""))
 
