@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -108,6 +107,9 @@ def queue_of_bindings(handle: int, owner: object = None, *, dies_with_owner: boo
     return Queue(handle, None, owner, dies_with_owner=dies_with_owner)
 
 
+_NO_VIEWS: dict[str, Callable[[], Any]] = {}
+
+
 class QueueRecord(Queue):
     """All that StreamKit knows of a queue: what the driver says, and what was made for it."""
 
@@ -138,7 +140,7 @@ class QueueRecord(Queue):
     """Whether code outside StreamKit may have its handle."""
     older_record: QueueRecord | None = None
     """The record of this queue that was there first, of another owner or none; it lives as long."""
-    views: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    views: Mapping[str, Callable[[], Any]] = _NO_VIEWS
     """By library, a reference to its object on this queue, called to get it."""
     driver_stream: Any
     """The bindings' object of its handle: the driver answers about it faster than about an int.

@@ -296,13 +296,12 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
 # -- the libraries' objects on it ---------------------------------------------------------------
 
 
-def view(queue: QueueRecord, native: object, library: str) -> tuple[Any, bool]:
+def view(queue: QueueRecord, native: object, served: Adapter) -> tuple[Any, bool]:
     """Return that library's object on this queue: the wrapped one, a living one, or a new one.
 
     The second value is whether the stream may hold it: an object that hides what it holds from the
     garbage collector would never be collected with an owner that holds the stream.
     """
-    served = registry.adapter(library)
     traits = traits_of(served)
     may_keep = not traits.hides_owners
     if native is not None and registry.stream_types.get(type(native)) is served:

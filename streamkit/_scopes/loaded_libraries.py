@@ -23,6 +23,7 @@ class LoadedLibrary(NamedTuple):
     """What a scope needs of one library, looked up once."""
 
     name: str
+    adapter: Adapter
     current: Callable[[int], Any]
     bind: Callable[[Any], Binding]
     context: Callable[[], int] | None
@@ -78,6 +79,7 @@ def _look_again() -> None:
                 found.append(
                     LoadedLibrary(
                         adapter.name,
+                        adapter,
                         adapter.current,
                         adapter.bind,
                         context,

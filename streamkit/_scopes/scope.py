@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord
     from streamkit._queues.identity import Closable
     from streamkit._scopes.loaded_libraries import LoadedLibrary
+    from streamkit.protocols import Adapter
 
 Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
 
@@ -74,13 +75,13 @@ class Plan:
     Fewer than three are filled up, because a loop over any number would cost as much as a call.
     """
 
-    def __init__(self, view: Callable[[str], Any], context: int, libraries: Libraries) -> None:
+    def __init__(self, view: Callable[[Adapter], Any], context: int, libraries: Libraries) -> None:
         """``view`` gives a library's own object on the stream, whose context is ``context``."""
         choice = choose(libraries)
         self.context, self.names = context, choice.names
         self.loaded, self.moved, self.trackers = choice.loaded, choice.moved, choice.trackers
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
-        bindings = [library.bind(view(library.name)) for library in self.moved]
+        bindings = [library.bind(view(library.adapter)) for library in self.moved]
         bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
         self.count = len(bindings)
         columns = zip(*bindings, strict=True)
@@ -138,14 +139,14 @@ class Scoped:
     _queue: QueueRecord | None
     _closable: Closable | None  # instead of these three, if its owner can close it
     _views: dict[str, Any]  # the libraries' objects that the stream holds
-    _plans: dict[Libraries, Plan]  # replaced, never changed; so are the views
+    _plans: dict[Libraries, Plan]  # replaced, never changed
 
     @abstractmethod
     def _live(self) -> QueueRecord:
         """Return its queue; raises if it is closed, or another thread's."""
 
     @abstractmethod
-    def to(self, library: str) -> Any:
+    def _view(self, served: Adapter) -> Any:
         """Return the library's own object on it."""
 
     def _new_plan(self, libraries: Libraries) -> Plan:
@@ -156,7 +157,7 @@ class Scoped:
                 return kept
         before = driver.current_context()
         try:
-            plan = Plan(self.to, queue.context, libraries)
+            plan = Plan(self._view, queue.context, libraries)
         except BaseException:  # an interrupt can leave the context where a view was being built
             driver.set_context(before)
             raise

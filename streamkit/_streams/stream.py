@@ -398,18 +398,22 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         try:
             return self._views[library]
         except (KeyError, TypeError):  # not made yet, or no name at all
-            queue, closable = self._live(), self._closable
-            if closable is not None and library in closable.views:
-                return closable.views[library]
-            view, may_keep = identity.view(queue, self._native, library)
+            return self._view(registry.adapter(library))
+
+    def _view(self, served: Adapter) -> Any:
+        queue, closable = self._live(), self._closable
+        views = self._views if closable is None else closable.views
+        found = views.get(served.name)
+        if found is None:
+            found, may_keep = identity.view(queue, self._native, served)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
-                with identity.lock:  # another thread may have been first
-                    if closable is None:
-                        view = self._views.get(library, view)
-                        self._views = {**self._views, library: view}
-                    else:
-                        view = closable.views.setdefault(library, view)
-            return view
+                if views is _NONE:
+                    with identity.lock:  # another thread may be first
+                        if self._views is _NONE:
+                            self._views = {}
+                        views = self._views
+                found = views.setdefault(served.name, found)
+        return found
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call a function now, with this stream current: what it launches is queued here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -253,7 +254,8 @@ assert driver.cuCtxGetCurrent() == before
 # -- Warp, whose current stream is the process's --------------------------------------------------
 
 
-def test_a_library_that_is_not_loaded_is_named():
+def test_a_library_that_is_not_loaded_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)  # which other tests may have loaded
     with pytest.raises(sk.ScopeError, match="cupy is not imported"), sk.follow("cupy"):
         pass
 

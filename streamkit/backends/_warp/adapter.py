@@ -63,16 +63,17 @@ def borrow(queue: QueueRecord) -> Any:
     with _lock:
         first = queue.first_record()
         seen = None if queue.id is None else _views.get(queue.id)
-        stream = None if seen is None else seen()
+        stream: Any = None if seen is None else seen()
         if stream is None and queue.handle_exposed:
             stream = _find_registered(queue.handle, device)
             if stream is not None and queue.owner is None and not first.is_owned:
                 queue.owner = stream  # it may be what destroys the handle
-        if stream is None:
+        is_new = stream is None
+        if is_new:
             stream = warp.Stream(device, cuda_stream=queue.handle)
         if queue.id is not None:
             _views.put(queue.id, stream)
-        if not any(record.owner is stream for record in queue.all_records()):
+        if is_new or not any(record.owner is stream for record in queue.all_records()):
             stream._streamkit_queue = queue  # Warp keeps no owner
         memory.lend(stream, first)
     return stream

@@ -287,9 +287,8 @@ def native_context() -> Callable[[], int] | None:
 
 def _native_set(stream: Any) -> Callable[[], None]:
     """Return what sets Warp's native current stream, with its arguments converted once."""
-    try:
-        found: Callable[[], None] = stream._streamkit_set
-    except AttributeError:
+    found: Callable[[], None] | None = getattr(stream, "_streamkit_set", None)
+    if found is None:
         native = _native()
         if native is None:
             return lambda: None  # ``_Public`` sets the native stream too
