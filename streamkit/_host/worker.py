@@ -65,11 +65,11 @@ def _after_fork() -> None:
     _linger = _LINGER
 
 
-def _begin_anew() -> None:
+def _after_fork_in_child() -> None:
     _after_fork()
     _idle.clear()
 
 
-locks.in_child(_begin_anew)
+locks.in_child(_after_fork_in_child)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)
