@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from abc import abstractmethod
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from streamkit._threads import locks, workers
 from streamkit._threads.locks import Bell
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class HasItems(Protocol):
+        """The queue whose items a worker runs."""
+
+        name: str
+
+        def work(self, worker: Worker, *, ends: bool) -> bool:
+            """Run all items in the worker's thread; whether it is to wait for others."""
+            ...
+
 
 _LINGER = 10e-3  # seconds that a worker waits for an item, two turns of Python's threads
 _END = 0.1  # seconds within which a worker surely ends
 _linger = _LINGER  # none while this process forks
 _idle: set[Worker] = set()  # the threads that wait for an item
-
-
-class HasItems(Protocol):
-    """The queue whose items a worker runs."""
-
-    name: str
-
-    @abstractmethod
-    def work(self, worker: Worker, *, ends: bool) -> bool:
-        """Run all items in the worker's thread; whether it is to wait for others."""
 
 
 class Worker(workers.Thread):
