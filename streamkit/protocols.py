@@ -10,7 +10,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from streamkit._base.adapter import (
+from streamkit._base.classes import StaticProtocol, made_by
+from streamkit._base.queue import Queue
+from streamkit._libraries.adapter import (
     API,
     Adapter,
     ArrayLayout,
@@ -28,8 +30,6 @@ from streamkit._base.adapter import (
     Settings,
     Traits,
 )
-from streamkit._base.classes import StaticProtocol, made_by
-from streamkit._base.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

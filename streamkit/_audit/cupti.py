@@ -14,11 +14,12 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base import installed, messages
-from streamkit._base.locks import new_lock
+from streamkit._base import messages
 from streamkit._cuda import loader
+from streamkit._libraries import installed
 from streamkit._queues import registry
 from streamkit._recording.copies import PAGEABLE
+from streamkit._threads.locks import new_lock
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:

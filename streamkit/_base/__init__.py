@@ -1,1 +1,1 @@
-"""What every other folder uses: the adapter contract, the record of a queue, locks, errors."""
+"""What any folder may use: the record of a queue, the words of errors, classes, tables."""

@@ -7,7 +7,7 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit._base import futures
+from streamkit._threads import futures
 from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,

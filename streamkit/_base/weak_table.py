@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from streamkit._base.locks import new_lock
+from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._base.locks import is_early_child, new_lock
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
+from streamkit._threads.locks import is_early_child, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

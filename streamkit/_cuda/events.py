@@ -14,9 +14,9 @@ from typing import Any
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
+from streamkit._threads.locks import new_lock
 
 _TIMING, _NO_TIMING, _INTERPROCESS = 0, 2, 4
 _NOT_READY = 600

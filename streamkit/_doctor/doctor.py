@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
-from streamkit._base.adapter import offered, traits_of
-from streamkit._base.installed import CPU, install_line
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, loader
 from streamkit._doctor import driver_library
 from streamkit._doctor.installed import Installed
 from streamkit._doctor.report import DoctorReport, Driver, Standing, run_check
 from streamkit._interprocess import processes
+from streamkit._libraries.adapter import offered, traits_of
+from streamkit._libraries.installed import CPU, install_line
 from streamkit._queues import identity, ordering, registry
 from streamkit._scopes import open_scopes
 from streamkit._streams.stream import CudaStream, wrap

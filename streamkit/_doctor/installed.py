@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamkit._base import installed
-from streamkit._base.adapter import offered
-from streamkit._base.installed import CPU, Package, major_of
-from streamkit._base.library import NEWEST, OLDEST
 from streamkit._base.messages import DISTRIBUTION
 from streamkit._cuda import toolkit
 from streamkit._doctor.report import Library
 from streamkit._interprocess.processes import SETTING
+from streamkit._libraries import installed
+from streamkit._libraries.adapter import offered
+from streamkit._libraries.installed import CPU, Package, major_of
+from streamkit._libraries.library import NEWEST, OLDEST
 from streamkit._queues import registry
 from streamkit.protocols import Diagnosis, Finding
 

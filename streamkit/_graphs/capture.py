@@ -8,8 +8,6 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import garbage
-from streamkit._base.adapter import all_offered, offered
 from streamkit._base.blocks import block
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
@@ -19,11 +17,13 @@ from streamkit._graphs import checks, disposal
 from streamkit._graphs.disposal import OwnedGraph
 from streamkit._graphs.graph import CudaGraph
 from streamkit._host.stream import HostStream
+from streamkit._libraries.adapter import all_offered, offered
 from streamkit._queues import active_captures, registry
 from streamkit._scopes import loaded_libraries
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.stream import wrap
+from streamkit._threads import garbage
 from streamkit.protocols import Capture
 
 if TYPE_CHECKING:

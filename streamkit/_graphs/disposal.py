@@ -16,11 +16,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.adapter import all_offered, offered
 from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, events, graphs
 from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
 from streamkit._graphs import checks
+from streamkit._libraries.adapter import all_offered, offered
 from streamkit._queues import active_captures, identity, keepalive, ordering, registry
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes import loaded_libraries

@@ -11,7 +11,6 @@ from streamkit import errors
 from streamkit._base import messages
 from streamkit._base.blocks import block
 from streamkit._base.classes import Concrete
-from streamkit._base.locks import RLock
 from streamkit._base.messages import describe
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
@@ -21,6 +20,7 @@ from streamkit._pictures import graph_picture
 from streamkit._queues import ordering
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.stream import CudaStream, wrap
+from streamkit._threads.locks import RLock
 from streamkit.protocols import Graph
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from streamkit._base import later, messages
-from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import capturable, capture
@@ -24,6 +23,7 @@ from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.stream import wrap
+from streamkit._threads.locks import Lock, take_if_free
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._base.adapter import offered
 from streamkit._graphs.signatures import leaves, library_of, replaced
+from streamkit._libraries.adapter import offered
 from streamkit.protocols import Capture
 
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import classes, futures, later, messages, trace, uncollected
-from streamkit._base.locks import is_early_child, new_lock
-from streamkit._base.uncollected import Failure, Submitted
+from streamkit._base import classes, later, messages, trace
 from streamkit._host.event import HostEvent, no_cuda, no_view
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
 from streamkit._queues import keepalive, registry
 from streamkit._scopes import open_scopes
+from streamkit._threads import futures, uncollected
+from streamkit._threads.locks import is_early_child, new_lock
+from streamkit._threads.uncollected import Failure, Submitted
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import ParamSpec, Self, TypeVar
 
-    from streamkit._host.futures import After
+    from streamkit._host.then import After
     from streamkit._host.work_queue import Item
     from streamkit._waiting.callbacks import Outcome
     from streamkit.protocols import EventLike, StreamLike, WorkLike
@@ -387,7 +388,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """
         self._check_open()
         later.check(fn, self, "then")
-        from streamkit._host.futures import After  # noqa: PLC0415 - slow to import, seldom needed
+        from streamkit._host.then import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
             after = self._after = self._after or After(self._work)

@@ -22,15 +22,16 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamkit._base import locks, uncollected, workers
-from streamkit._base.locks import Bell, Latch, new_lock
+from streamkit._host.worker import Worker
+from streamkit._threads import locks, uncollected, workers
+from streamkit._threads.locks import Latch, new_lock
 from streamkit._waiting import waits
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._base.uncollected import Failure, Submitted
+    from streamkit._threads.uncollected import Failure, Submitted
 
     Item = Callable[[], None]
 
@@ -61,7 +62,6 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with items
-_idle: set[_Worker] = set()  # the threads that wait for an item
 _queues: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 _forks = 0  # how many lie between the process that imported this and the present one
 
@@ -391,39 +391,10 @@ class Function:
     def __call__(self) -> None: ...
 
 
-_LINGER = 10e-3  # seconds that a worker waits for an item, two turns of Python's threads
-_END = 0.1  # seconds within which a worker surely ends
-_linger = _LINGER  # none while this process forks
-
-
-class _Worker(workers.Thread):
-    """The thread of a queue, which does not keep the queue alive while it has nothing to run."""
-
-    def __init__(self, queue: WorkQueue) -> None:
-        super().__init__(name=queue.name, daemon=True)
-        self.bell = Bell()  # rings when an item has come, or the queue is gone
-        self._find = weakref.ref(queue)
-
-    def start(self) -> None:
-        if sys.is_finalizing():  # Python 3.11 would wait for ever; newer ones refuse it
-            raise RuntimeError("no thread can be started at the end of the interpreter")
-        super().start()
-
-    def run(self) -> None:
-        queue, ends = self._find(), False
-        while queue is not None and queue.work(self, ends=ends):
-            queue = None
-            _idle.add(self)
-            ends = not self.bell.wait(_linger)
-            _idle.discard(self)
-            queue = self._find()
-        queue = None  # the frames of an error hold this one
-
-
 class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first."""
 
-    worker: _Worker | None = None
+    worker: Worker | None = None
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name  # of its threads
@@ -485,7 +456,7 @@ class WorkQueue:
             worker.bell.ring()
             return
         try:
-            _Worker(self).start()
+            Worker(self).start()
         except RuntimeError:  # the item would never run: take it back
             with self._lock:
                 # another thread has started one
@@ -497,11 +468,11 @@ class WorkQueue:
                     _working.discard(self)
             raise
 
-    def _living_worker(self) -> _Worker | None:
+    def _living_worker(self) -> Worker | None:
         """Return the worker; None at the end of the interpreter, at which daemon threads stop."""
         return None if sys.is_finalizing() else self.worker
 
-    def work(self, worker: _Worker, *, ends: bool) -> bool:
+    def work(self, worker: Worker, *, ends: bool) -> bool:
         """Run all items in the worker's thread; whether it is to wait for others.
 
         It is not if it ``ends`` and finds none, or if the queue has another worker.
@@ -647,24 +618,8 @@ uncollected.finishes.append(_finish_all)
 uncollected.drops.append(_drop_all)
 
 
-def _before_fork() -> None:
-    """End the workers that wait for an item, because Python warns of a fork beside threads."""
-    global _linger  # noqa: PLW0603 - one for the process
-    _linger = 0
-    for worker in _idle.copy():  # of dropped streams too; a WeakSet could change meanwhile
-        worker.bell.ring()
-        worker.join(_END)
-
-
-def _after_fork() -> None:
-    global _linger  # noqa: PLW0603 - one for the process
-    _linger = _LINGER
-
-
 def _begin_anew() -> None:
     global _forks  # noqa: PLW0603 - one count for the process
-    _after_fork()
-    _idle.clear()
     if _engine is None:  # an engine runs items in the thread that waits, which the child has
         _forks += 1
         _working.clear()
@@ -674,5 +629,3 @@ def _begin_anew() -> None:
 
 
 locks.in_child(_begin_anew)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork)

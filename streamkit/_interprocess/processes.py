@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import locks
-from streamkit._base.locks import new_lock
+from streamkit._threads import locks
+from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit._base.locks import new_lock
 from streamkit._base.queue import this_thread
+from streamkit._threads.locks import new_lock
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:

@@ -23,10 +23,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit import errors
-from streamkit._base import garbage, messages
+from streamkit._base import messages
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import identity, ordering
 from streamkit._queues.lifetime import give_back, spare_events, take_event
+from streamkit._threads import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized

@@ -15,10 +15,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
-from streamkit._base import library as library_rows
 from streamkit._base import messages
-from streamkit._base.adapter import bind_by_steps, offered
 from streamkit._cuda import devices, loader
+from streamkit._libraries import library as library_rows
+from streamkit._libraries.adapter import bind_by_steps, offered
 from streamkit.backends import (
     _cuda_bindings,
     _cuda_core,

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import trace
-from streamkit._base.adapter import offered
 from streamkit._base.trace import Step
 from streamkit._host.stream import HostStream
+from streamkit._libraries.adapter import offered
 from streamkit._queues import registry
 from streamkit._races import calls
 from streamkit._races.arrays import NO_ARRAYS, Memories

@@ -9,8 +9,8 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._base.adapter import all_offered, offered
 from streamkit._cuda import sharing
+from streamkit._libraries.adapter import all_offered, offered
 from streamkit._queues import registry
 from streamkit._races.arrays import RacedArray
 from streamkit._races.extents import Extent, strided

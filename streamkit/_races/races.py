@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import garbage
 from streamkit._base.blocks import block
 from streamkit._base.messages import at_end
 from streamkit._races import live_page, search
@@ -23,6 +22,7 @@ from streamkit._races.report import (
 )
 from streamkit._recording.host_recorder import host_queue, library_of
 from streamkit._recording.operations import AuditedQueue, Operations
+from streamkit._threads import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping

@@ -18,9 +18,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base.locks import new_lock
 from streamkit._cuda import loader, sharing
 from streamkit._recording.calls import CALLS, UNKNOWN
+from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import trace
-from streamkit._base.locks import new_lock
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Mark
 from streamkit._queues import registry
 from streamkit._recording.operations import AuditedQueue, Given, Operation, WaitTimes
 from streamkit._scopes import open_scopes
+from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

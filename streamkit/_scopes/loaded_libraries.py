@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
-from streamkit._base.adapter import offered
-from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
+from streamkit._libraries.adapter import offered
 from streamkit._queues import identity, registry
+from streamkit._threads.locks import new_lock
 from streamkit.protocols import Capture, CurrentStream
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from sys import getrefcount
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import locks
 from streamkit._cuda import sharing
 from streamkit._interprocess import processes
 from streamkit._queues import keepalive
+from streamkit._threads import locks
 
 if TYPE_CHECKING:
     from streamkit._interprocess.processes import LockedFile

@@ -13,10 +13,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import errors
-from streamkit._base.locks import Lock, take_if_free
 from streamkit._cuda import driver, sharing
 from streamkit._interprocess import processes
 from streamkit._queues import keepalive
+from streamkit._threads.locks import Lock, take_if_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable

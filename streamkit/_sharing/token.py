@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from streamkit import errors
 from streamkit._base import messages
-from streamkit._base.adapter import offered
 from streamkit._cuda import driver, events, sharing
 from streamkit._interprocess import processes, tokens
 from streamkit._interprocess.tokens import EventToken, Token
+from streamkit._libraries.adapter import offered
 from streamkit._queues import keepalive, ordering, registry
 from streamkit._queues.lifetime import InterprocessEvent, OpenedEvent
 from streamkit._sharing import kept

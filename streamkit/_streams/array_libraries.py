@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._base import messages
-from streamkit._base.adapter import offered
+from streamkit._libraries.adapter import offered
 from streamkit._queues import registry
 from streamkit.protocols import CurrentStream, Memory
 

@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._base import blocks
-from streamkit._base.adapter import offered
 from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import devices, driver
 from streamkit._host import stream as host_stream
 from streamkit._host.stream import HostStream
+from streamkit._libraries.adapter import offered
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries, open_scopes
 from streamkit._streams.array_libraries import place_of

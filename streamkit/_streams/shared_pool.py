@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.adapter import offered
-from streamkit._base.locks import new_lock
 from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
+from streamkit._libraries.adapter import offered
 from streamkit._queues import registry
 from streamkit._scopes import loaded_libraries
+from streamkit._threads.locks import new_lock
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Memory
 

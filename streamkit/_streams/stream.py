@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
 from streamkit._base import classes, later, messages, trace
-from streamkit._base.adapter import traits_of
 from streamkit._base.queue import LEGACY
-from streamkit._base.uncollected import Submitted
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
 from streamkit._host.stream import HostStream
+from streamkit._libraries.adapter import traits_of
 from streamkit._queues import active_captures, identity, keepalive, ordering, registry
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._scopes import open_scopes
 from streamkit._scopes.scope import Scoped
 from streamkit._streams.event import CudaEvent, find_event, not_an_event
+from streamkit._threads.uncollected import Submitted
 from streamkit._waiting import points, waits
 from streamkit.protocols import Event, Stream
 

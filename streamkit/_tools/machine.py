@@ -6,8 +6,8 @@ import datetime as dt
 import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._base import installed
 from streamkit._cuda import driver, loader
+from streamkit._libraries import installed
 from streamkit._queues import registry
 
 if TYPE_CHECKING:

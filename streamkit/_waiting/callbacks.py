@@ -16,9 +16,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from streamkit._base import locks, messages, trace, uncollected, workers
-from streamkit._base.locks import new_lock
-from streamkit._base.uncollected import Failure
+from streamkit._base import messages, trace
+from streamkit._threads import locks, uncollected, workers
+from streamkit._threads.locks import new_lock
+from streamkit._threads.uncollected import Failure
 from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:

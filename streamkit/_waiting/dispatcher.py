@@ -22,9 +22,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base.locks import Bell, new_lock
-from streamkit._base.workers import Thread
 from streamkit._cuda import driver, events
+from streamkit._threads.locks import Bell, new_lock
+from streamkit._threads.workers import Thread
 
 if TYPE_CHECKING:
     from streamkit._waiting.points import Listener, Point, Reached

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamkit._base import messages
-from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events
 from streamkit._queues import ordering
 from streamkit._queues.lifetime import PointEvent
+from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
     from streamkit._base.queue import QueueRecord

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 from streamkit import errors
 from streamkit._base import later, messages
-from streamkit._base.locks import RLock
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
 from streamkit._scopes import open_scopes
+from streamkit._threads.locks import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._base.locks import Latch
     from streamkit._host.work_queue import Item, WorkQueue
+    from streamkit._threads.locks import Latch
 
 # How probable it is at each step that the streams' priorities are drawn again; each seed takes one
 # of these. With 0 one stream runs ahead of another as far as it can, which finds work that nothing

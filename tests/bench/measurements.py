@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._base import garbage
 from streamkit._cuda import loader
+from streamkit._threads import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -17,9 +17,9 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._base import garbage  # captures that overlap, without threads
 from streamkit._cuda import graphs  # its calls are delayed, or asked what a stream captures
 from streamkit._scopes import loaded_libraries  # to hide the loaded libraries
+from streamkit._threads import garbage  # captures that overlap, without threads
 from streamkit.types import CudaGraph
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._base.adapter import offered  # which functions an adapter has
+from streamkit._libraries.adapter import offered  # which functions an adapter has
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.backends._managed_tensor import DescribedMemory, layout_of  # of `share`
 from streamkit.protocols import Memory

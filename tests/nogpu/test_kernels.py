@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from streamkit._base.adapter import offered  # which functions an adapter has
+from streamkit._libraries.adapter import offered  # which functions an adapter has
 from streamkit._queues import registry  # the public calls need a device
 from streamkit._races.memory_use import named_memory  # the same
 from streamkit._recording.kernel_names import readable  # the names that adapters are given

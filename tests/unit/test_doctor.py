@@ -12,13 +12,13 @@ import sys
 import pytest
 
 import streamkit as sk
-from streamkit._base import installed as installed_module  # the lines are looked at
 from streamkit._cuda import driver as driver_module  # a driver is made up here
 from streamkit._cuda import loader, toolkit  # a driver is made up here
 from streamkit._doctor import doctor  # an installation is made up here
 from streamkit._doctor import report as report_module  # an installation is made up here
 from streamkit._doctor.installed import VARIABLES, Installed  # it is made up here
 from streamkit._doctor.report import DoctorReport, Driver, Library, Standing  # it is made up here
+from streamkit._libraries import installed as installed_module  # the lines are looked at
 from streamkit._queues import registry  # the rows name what pip installs
 from streamkit.protocols import Finding
 from support.programs import ROOTS, python

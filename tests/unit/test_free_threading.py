@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit._base import locks  # to be a free-threaded Python
-from streamkit._base.locks import Latch, new_turn_lock  # it says how it is taken
 from streamkit._base.weak_table import WeakTable  # a sweep has no public name
 from streamkit._queues import active_captures  # to begin one needs a driver
 from streamkit._recording import callbacks  # CUPTI is played here
 from streamkit._recording.callbacks import Subscription  # as above
 from streamkit._recording.host_recorder import HostRecorder  # to be interrupted inside
+from streamkit._threads import locks  # to be a free-threaded Python
+from streamkit._threads.locks import Latch, new_turn_lock  # it says how it is taken
 from streamkit._waiting import dispatcher  # its thread is played here
 from streamkit._waiting.points import Point  # as above
 from support.cupti import NUMBER, Cupti, words

@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 
-from streamkit._base import garbage  # a public name would need a driver
 from streamkit._base.frames import local_variables  # every public way looks at more than these
 from streamkit._recording import places  # as above
+from streamkit._threads import garbage  # a public name would need a driver
 from support.interrupts import interrupt_everywhere
 from support.programs import python
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.portable
 
 ENDS = """
 import os
-from streamkit._base import garbage  # a public name would need a driver
+from streamkit._threads import garbage  # a public name would need a driver
 
 class Ends:
     def __init__(self, name):

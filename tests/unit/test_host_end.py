@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from streamkit._base import uncollected  # the end of a program is played
+from streamkit._threads import uncollected  # the end of a program is played
 from support.programs import needs_fork, run_program
 
 pytestmark = pytest.mark.portable
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.portable
 START = """
 import atexit, os, signal, sys, threading, time, traceback
 import streamkit as sk
-from streamkit._base import uncollected  # the end of a program, which is shortened
+from streamkit._threads import uncollected  # the end of a program, which is shortened
 uncollected.PATIENCE = 0.25
 s, other = sk.new_stream("cpu", name="s"), sk.new_stream("cpu", name="other")
 

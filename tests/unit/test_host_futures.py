@@ -11,8 +11,8 @@ import types
 import pytest
 
 import streamkit as sk
-from streamkit._base import futures  # how often it looks at a loop
 from streamkit._queues import registry  # a library is played
+from streamkit._threads import futures  # how often it looks at a loop
 from streamkit.testing import adversarial
 from support.queues import LONG, eventually, within
 

@@ -219,7 +219,7 @@ def test_keep_returns_at_once(stream, hold):
 PROGRAM = """
 import atexit, os, sys, threading, warnings
 import streamkit as sk
-from streamkit._base import uncollected  # the end of a program, which is shortened
+from streamkit._threads import uncollected  # the end of a program, which is shortened
 
 uncollected.PATIENCE = 0.25
 

@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 import streamkit as sk
-from streamkit._host import work_queue  # how long a worker waits, and when, has no public name
+from streamkit._host import work_queue, worker  # no public name tells how long a worker waits
 from support.programs import needs_fork, python, run_program
 from support.queues import LONG, eventually, within
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.portable
 
 @pytest.fixture(autouse=True)
 def long_wait(monkeypatch):
-    monkeypatch.setattr(work_queue, "_linger", 10 * LONG)
+    monkeypatch.setattr(worker, "_linger", 10 * LONG)
     yield
     gc.collect()  # a stream that a test has left would keep its worker
 
@@ -51,7 +51,7 @@ def test_it_runs_what_is_submitted_when_all_has_run(stream):
 
 
 def test_it_ends_when_nothing_comes(stream, monkeypatch):
-    monkeypatch.setattr(work_queue, "_linger", 0.001)
+    monkeypatch.setattr(worker, "_linger", 0.001)
     first = worker_of(stream)
     assert eventually(lambda: not first.is_alive())
     assert worker_of(stream) is not first
@@ -92,7 +92,7 @@ def test_an_error_of_its_stream_keeps_neither_alive(monkeypatch, reported, waits
         raise RuntimeError("mine")
 
     if not waits:
-        monkeypatch.setattr(work_queue, "_linger", 0)
+        monkeypatch.setattr(worker, "_linger", 0)
     stream = sk.new_stream("cpu")
     stream.submit(fail)
     assert rests(stream)
@@ -121,7 +121,7 @@ def test_what_comes_as_its_wait_ends_is_run(stream, monkeypatch):
                 stream.submit(seen.append, threading.current_thread())
             return False
 
-    monkeypatch.setattr(work_queue, "Bell", LateBell)
+    monkeypatch.setattr(worker, "Bell", LateBell)
     first = worker_of(stream)
     assert eventually(lambda: len(seen) == 2)
     assert seen == ["waited", first]
@@ -129,7 +129,7 @@ def test_what_comes_as_its_wait_ends_is_run(stream, monkeypatch):
 
 @pytest.mark.parametrize("linger", [0, 1e-5, 1e-4])
 def test_nothing_is_lost_whenever_its_wait_ends(stream, monkeypatch, eager_switching, linger):
-    monkeypatch.setattr(work_queue, "_linger", linger)
+    monkeypatch.setattr(worker, "_linger", linger)
     seen = []
 
     def work():
@@ -151,9 +151,9 @@ os.register_at_fork(before=lambda: counts.append(threading.active_count()))  # a
 START = """
 import os, sys, threading, warnings
 import streamkit as sk
-from streamkit._host import work_queue  # how long a worker waits, and when, has no public name
+from streamkit._host import work_queue, worker  # no public name tells how long a worker waits
 
-work_queue._linger = {linger}
+worker._linger = {linger}
 s = sk.new_stream("cpu")
 s.submit(print, "x", flush=True)
 s.sync()
@@ -206,7 +206,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), counts)
 def test_a_fork_finds_no_thread_of_it_and_both_sides_go_on():
     """Of a fork beside threads Python warns from 3.12 on."""
     program = """
-work_queue._LINGER = 1000
+worker._LINGER = 1000
 child = os.fork()
 seen = []
 s.submit(seen.append, threading.current_thread())

@@ -15,8 +15,8 @@ from support.programs import python
 
 HARNESS = """
 import signal, threading
-from streamkit._base import garbage, locks  # no public name takes a lock alone
-from streamkit._base.locks import Latch  # the same
+from streamkit._threads import garbage, locks  # no public name takes a lock alone
+from streamkit._threads.locks import Latch  # the same
 
 class Stop(BaseException):
     pass
@@ -153,7 +153,7 @@ def test_no_module_makes_a_lock_or_a_thread_of_its_own():
         if re.search(r"threading\.(R?Lock|Condition|Event|Thread)\(", path.read_text("utf-8"))
     }
     assert made == {
-        "_base/locks.py",
+        "_threads/locks.py",
         "testing/_conformance/subject.py",  # a test's own thread
         "testing/_scheduler.py",  # a condition with a lock of ``locks``
     }

@@ -9,8 +9,8 @@ import pytest
 
 import streamkit as sk
 from streamkit import protocols
-from streamkit._base import adapter as contract  # which function is in which group
-from streamkit._base.adapter import GROUPS, functions, offered  # the same
+from streamkit._libraries import adapter as contract  # which function is in which group
+from streamkit._libraries.adapter import GROUPS, functions, offered  # the same
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 
 pytestmark = pytest.mark.quick

@@ -23,7 +23,9 @@ ROOT = Path(streamkit.__file__).parent
 
 LAYERS = (
     "errors",
+    "_threads",
     "_base",
+    "_libraries",
     "_interprocess",
     "protocols",
     "_cuda",

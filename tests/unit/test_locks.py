@@ -9,15 +9,15 @@ import weakref
 import pytest
 
 import streamkit as sk
-from streamkit._base import locks  # which process has them
-from streamkit._base.locks import new_lock  # every lock of the package is made by it
 from streamkit._cuda import driver, loader  # as if one were loaded
+from streamkit._threads import locks  # which process has them
+from streamkit._threads.locks import new_lock  # every lock of the package is made by it
 from support.forks import handlers_registered
 from support.programs import needs_fork, python
 
 HELD = """
 import os, threading
-from streamkit._base.locks import new_lock  # every lock of the package is made by it
+from streamkit._threads.locks import new_lock  # every lock of the package is made by it
 
 lock, held = {lock}, threading.Event()
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from streamkit._base.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
+from streamkit._threads.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
 from support.programs import needs_fork
 
 pytestmark = pytest.mark.portable

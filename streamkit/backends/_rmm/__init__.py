@@ -1,6 +1,6 @@
 """RMM: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library
+from streamkit._libraries.library import Library
 
 LIBRARY = Library(
     "rmm",

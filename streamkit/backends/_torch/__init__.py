@@ -1,6 +1,6 @@
 """PyTorch: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._base.library import Library, OtherName
+from streamkit._libraries.library import Library, OtherName
 
 LIBRARY = Library(
     "torch",

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from streamkit._base import messages
-from streamkit._base.locks import new_lock
 from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
+from streamkit._threads.locks import new_lock
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.compiler import leave_streamkit_alone

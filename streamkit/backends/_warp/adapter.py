@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit._base import messages
-from streamkit._base.locks import new_lock
 from streamkit._base.weak_table import WeakTable
+from streamkit._threads.locks import new_lock
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory

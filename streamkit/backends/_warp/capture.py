@@ -13,9 +13,9 @@ from typing import Any
 
 import warp
 
-from streamkit._base import garbage
-from streamkit._base.locks import new_lock
 from streamkit._cuda import driver
+from streamkit._threads import garbage
+from streamkit._threads.locks import new_lock
 from streamkit.backends._warp import memory
 from streamkit.backends._warp.current_stream import warp_runtime
 

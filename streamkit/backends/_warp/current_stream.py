@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import warp
 
 from streamkit import errors
-from streamkit._base.locks import new_turn_lock, wait_for_turn
 from streamkit._base.queue import here, this_thread
+from streamkit._threads.locks import new_turn_lock, wait_for_turn
 from streamkit.protocols import Binding
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import errors
-from streamkit._base.locks import new_lock
 from streamkit._cuda import driver, events, memory_pools
+from streamkit._threads.locks import new_lock
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
 from streamkit.protocols import Binding
 

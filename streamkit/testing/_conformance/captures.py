@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import messages
-from streamkit._base.adapter import offered
+from streamkit._libraries.adapter import offered
 from streamkit.protocols import Capture, Settings
 from streamkit.testing._conformance.subject import NotApplicableError
 

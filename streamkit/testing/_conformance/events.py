@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._base import messages
-from streamkit._base.adapter import offered
 from streamkit._cuda import driver
+from streamkit._libraries.adapter import offered
 from streamkit.protocols import Events
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError, Owner, build_owned

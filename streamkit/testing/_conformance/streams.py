@@ -8,8 +8,8 @@ import sys
 
 import streamkit as sk
 from streamkit._base import messages
-from streamkit._base.adapter import GROUPS, TOGETHER, functions
 from streamkit._cuda import driver
+from streamkit._libraries.adapter import GROUPS, TOGETHER, functions
 from streamkit._queues import registry
 from streamkit.protocols import API, Adapter, CurrentStream, Queue, Traits
 from streamkit.testing import _gate

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import streamkit as sk
-from streamkit._base.locks import Bell  # where the dispatcher sleeps
+from streamkit._threads.locks import Bell  # where the dispatcher sleeps
 from streamkit._waiting import callbacks  # who is busy now
 from streamkit._waiting import dispatcher as dispatcher_module  # what it does now
 from support.gpu.raw import Gate

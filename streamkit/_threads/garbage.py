@@ -6,7 +6,7 @@ import contextlib
 import gc
 from typing import TYPE_CHECKING
 
-from streamkit._base.locks import in_child, new_lock
+from streamkit._threads.locks import in_child, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Generator

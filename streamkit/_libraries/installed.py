@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit._base.library import LIBRARIES, NEWEST, OLDEST
+from streamkit._libraries.library import LIBRARIES, NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import Distribution
 
-    from streamkit._base.library import Library
+    from streamkit._libraries.library import Library
 
 CPU = "cpu"
 

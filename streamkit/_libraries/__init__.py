@@ -1,0 +1,1 @@
+"""What a library provides to take part, what is known of each one, and what is installed."""
