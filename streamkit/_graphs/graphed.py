@@ -12,7 +12,7 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from streamkit._base import later, messages
+from streamkit._base import callables, messages
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import capturable, capture
@@ -165,12 +165,12 @@ def _check_function(fn: object) -> None:
             f"graphed needs a function, and was given {messages.describe(fn)}: write "
             "'@streamkit.graphed' above a function."
         )
-    kind = later.kind_of(fn)
+    kind = callables.kind_of(fn)
     if kind is not None:
         raise TypeError(
-            f"graphed cannot capture {later.name_of(fn)}, which is {kind.name}, because its work "
-            "comes after the call that a graph would hold. Write the GPU work as a plain function "
-            f"under '@streamkit.graphed', and call that from {later.name_of(fn)}."
+            f"graphed cannot capture {callables.name_of(fn)}, which is {kind.name}, because its "
+            "work comes after the call that a graph would hold. Write the GPU work as a plain "
+            f"function under '@streamkit.graphed', and call that from {callables.name_of(fn)}."
         )
 
 

@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
-from streamkit._base import classes, later, messages, trace
+from streamkit._base import callables, classes, messages, trace
 from streamkit._host.event import HostEvent, no_cuda, no_view
 from streamkit._host.work_queue import Function, Mark, Turn, Wait, WorkQueue
 from streamkit._queues import keepalive, registry
@@ -190,7 +190,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         The arguments are those of ``CudaStream.submit``, and as there no value is returned.
         """
         self._check_open()
-        later.check(fn, self, "submit")
+        callables.check(fn, self, "submit")
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         is_inline = open_scopes.holds(self)
@@ -387,7 +387,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         raised an error, the future has it too, and ``sync`` still raises it.
         """
         self._check_open()
-        later.check(fn, self, "then")
+        callables.check(fn, self, "then")
         from streamkit._host.then import After  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
@@ -449,7 +449,7 @@ class _Call(Function):
         try:
             try:
                 with self._step:
-                    later.check_result(call(), call)
+                    callables.check_result(call(), call)
             except BaseException as error:
                 open_scopes.leave(key, None, error)
                 raise

@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._base import blocks, later
+from streamkit._base import blocks, callables
 from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import driver
 from streamkit._host import stream as host_stream
@@ -165,10 +165,10 @@ def _check_function(fn: object, scope: follow) -> None:
             f"{scope!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
             "functions of a class, below @staticmethod or @classmethod."
         )
-    kind = later.kind_of(fn)
+    kind = callables.kind_of(fn)
     if kind is not None:
         raise TypeError(
-            f"{scope!r} cannot decorate {later.name_of(fn)}, which is {kind.name}: whatever runs "
-            f"in this thread at its {kind.pause} would be on the followed stream. Enter 'with "
+            f"{scope!r} cannot decorate {callables.name_of(fn)}, which is {kind.name}: whatever "
+            f"runs in this thread at its {kind.pause} would be on the followed stream. Enter 'with "
             f"{scope!r}:' inside it, around what has no {kind.pause}."
         )

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
-from streamkit._base import classes, later, messages, trace
+from streamkit._base import callables, classes, messages, trace
 from streamkit._base.queue import LEGACY
 from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
@@ -297,7 +297,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             TypeError: ``fn`` cannot be called, or a call of it would only make a generator or a
                 coroutine.
         """
-        later.check(fn, self, "then")
+        callables.check(fn, self, "then")
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -429,9 +429,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             TypeError: ``fn`` cannot be called, or a call of it only makes a generator or a
                 coroutine, of which nothing would run.
         """
-        later.check(fn, self, "submit")
+        callables.check(fn, self, "submit")
         with self:
-            later.check_result(fn(*args, **kwargs), fn)
+            callables.check_result(fn(*args, **kwargs), fn)
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive until all work submitted so far has run; never blocks.

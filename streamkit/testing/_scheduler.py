@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base import later, messages
+from streamkit._base import callables, messages
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
 from streamkit._host.work_queue import Engine, Mark, Turn, Wait
@@ -120,11 +120,11 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             "program itself, as in for_seeds(program), and not what it returns."
         )
     had_work = []
-    kind = later.kind_of(program)
+    kind = callables.kind_of(program)
     if kind is not None:
         raise TypeError(
-            f"for_seeds cannot call {later.name_of(program)}, which is {kind.name}: a call of it "
-            "runs nothing. Give a function that runs the program, as by asyncio.run(main())."
+            f"for_seeds cannot call {callables.name_of(program)}, which is {kind.name}: a call of "
+            "it runs nothing. Give a function that runs the program, as by asyncio.run(main())."
         )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with _scheduled(seed) as scheduler:
@@ -133,13 +133,13 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
     if not had_work:
         raise ValueError(
             f"for_seeds was given no seed, {messages.describe(seeds)}, so that "
-            f"{later.name_of(program)} did not run: give 1 or more."
+            f"{callables.name_of(program)} did not run: give 1 or more."
         )
     if not any(had_work):
         raise ValueError(
-            f"{later.name_of(program)} gave host streams no work to reorder, so that no seed can "
-            "show a missing wait: the body of 'with s:' runs in the thread that enters it, in the "
-            "order of that thread. Give the work by s.submit(fn, ...) to host streams."
+            f"{callables.name_of(program)} gave host streams no work to reorder, so that no seed "
+            "can show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
+            "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
         )
 
 
