@@ -223,6 +223,14 @@ def needs_gradient(array: object) -> ValueError:
     )
 
 
+def no_memory_of_its_own(array: object) -> TypeError:
+    """Return the error for an array of a class whose instances only hold others."""
+    return TypeError(
+        f"{describe(array)} has no memory of its own, so a graph cannot recognise it. Pass the "
+        "arrays that it holds, and make it of them in the function."
+    )
+
+
 def cannot_watch() -> RuntimeError:
     """Return the error for an ``await`` or ``then`` without a thread that waits for the queue."""
     return RuntimeError(

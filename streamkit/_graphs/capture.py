@@ -117,7 +117,7 @@ def _captured(
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context) as guard, guard:
-                disposal.caches.empty(adapters, queue.device)
+                disposal.caches.empty(adapters)
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()
             with (

@@ -268,26 +268,27 @@ class _Caches:
         """Note that a graph has ended which this library began, or the driver."""
         self._ended += library is not None
 
-    def empty(self, adapters: Sequence[Adapter], device: int) -> None:
+    def empty(self, adapters: Sequence[Adapter]) -> None:
         """Let the libraries free it, before a capture, if it is that of many graphs.
 
-        That waits for the device. So it is done when the queues have no work, or when too many
+        That waits for the devices. So it is done when the queues have no work, or when too many
         graphs have ended.
         """
         if self._ended < self._MANY:
             return
         with contextlib.suppress(Exception):  # as in ``sweep``
-            is_due = self._ended >= self._TOO_MANY or driver.call_beside_captures(_is_idle, device)
+            is_due = self._ended >= self._TOO_MANY or driver.call_beside_captures(_are_idle)
             if is_due:
                 self._ended = 0
                 for empty in all_offered(adapters, Capture.empty_cache):
                     driver.call_beside_captures(empty)
 
 
-def _is_idle(device: int) -> bool:
-    """Whether the queues that are known have no work."""
+def _are_idle() -> bool:
+    """Whether the queues that are known have no work, on any device: all caches are emptied."""
     return all(
-        ordering.capture_of(queue) is None and driver.query(queue.handle)
+        ordering.capture_of(queue) is None and ordering.on(queue, driver.query, queue.handle)
+        for device in {*driver.device_of.values()}
         for queue in _readers(device)
     )
 

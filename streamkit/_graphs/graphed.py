@@ -27,11 +27,11 @@ from streamkit._threads.locks import Lock, take_if_free
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable
+    from collections.abc import Callable, Generator, Hashable, Sequence
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
-    from streamkit._graphs.signatures import Arguments
+    from streamkit._graphs.signatures import Arguments, FoundArray
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import StreamLike
 
@@ -69,6 +69,7 @@ class _Captured:
         self.graph = graph
         self.result = result  # a template: see ``results``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
+        self.made = list(results.arrays(result)) if own else []
         self.objects = objects  # as those of ``_Seen``
         self.lock = Lock()
 
@@ -419,9 +420,9 @@ class GraphedFunction(Generic[P, T]):
         with self._scope(new_stream(device, nonblocking=True)) as stream:
             own = _new_arrays(call, device)
             try:
-                _copy_arrays(call, own, stream)
+                _copy_in(call, own, stream)
                 result = self._call(call.replaced(own))
-                _copy_arrays(call, own, stream, back=True)
+                _copy_back(call, own, stream, ())
             finally:
                 stream.keep(*own)
         return results.filled(results.template(result, _places(own), ()), call)  # type: ignore[no-any-return]
@@ -522,9 +523,9 @@ class GraphedFunction(Generic[P, T]):
             if captured.last is not None:
                 stream.wait(captured.last)
             try:
-                _copy_arrays(call, captured.own, stream)
+                _copy_in(call, captured.own, stream)
                 captured.graph.launch(stream)
-                _copy_arrays(call, captured.own, stream, back=True)
+                _copy_back(call, captured.own, stream, captured.made)
             finally:
                 captured.last = stream.record(captured.last)
                 stream.keep(*captured.own)  # the runs of the graph end before they are copied back
@@ -551,11 +552,21 @@ def _new_arrays(call: Signature, device: int) -> list[Any]:
     return [found.library.array_like(found.array, device) for found in call.arrays]
 
 
-def _copy_arrays(call: Signature, own: list[Any], stream: Any, *, back: bool = False) -> None:
-    """Copy the call's arrays into a graph's own, or back."""
+def _copy_in(call: Signature, own: list[Any], stream: Any) -> None:
+    """Copy the call's arrays into a graph's own."""
     for found, mine in zip(call.arrays, own, strict=True):
-        to, source = (found.array, mine) if back else (mine, found.array)
-        found.library.copy_array(to, source, stream.to(found.library.name))
+        found.library.copy_array(mine, found.array, stream.to(found.library.name))
+
+
+def _copy_back(call: Signature, own: list[Any], stream: Any, made: Sequence[FoundArray]) -> None:
+    """Copy them back, as the function may have written into them.
+
+    Not into what the graph has ``made``, if a result of it was passed: that is the new result by
+    now. Nor into an array whose elements share memory, into which no library writes.
+    """
+    for found, mine in zip(call.arrays, own, strict=True):
+        if not (found.repeats or any(map(found.overlaps, made))):
+            found.library.copy_array(found.array, mine, stream.to(found.library.name))
 
 
 def _places(arrays: list[Any]) -> dict[int, int]:

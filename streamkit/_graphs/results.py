@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._graphs.signatures import leaves, library_of, replaced
+from streamkit._graphs.signatures import find, leaves, library_of, replaced
 from streamkit._libraries.adapter import offered
 from streamkit.protocols import Capture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from streamkit._graphs.signatures import Signature
+    from streamkit._graphs.signatures import FoundArray, Signature
 
 T = TypeVar("T")
 
@@ -44,6 +45,15 @@ def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> 
         return _Weakly(leaf) if id(leaf) in known else leaf
 
     return replaced(result, mark)
+
+
+def arrays(marked: Any) -> Iterator[FoundArray]:
+    """Yield the arrays of a captured result that are not arguments."""
+    for leaf in leaves(marked):
+        with contextlib.suppress(TypeError, ValueError):  # none whose memory can be told
+            found = find(leaf)
+            if found is not None:
+                yield found
 
 
 def filled(marked: Any, call: Signature) -> Any:

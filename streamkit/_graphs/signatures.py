@@ -14,7 +14,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from streamkit._base import messages
+from streamkit._base import extents, messages
 from streamkit._cuda import driver
 from streamkit._queues import registry
 from streamkit._streams.array_libraries import ARRAYS, ON_HOST
@@ -41,14 +41,20 @@ class FoundArray(NamedTuple):
     """The adapter that copies it; None if its library has none."""
 
     @property
-    def extent(self) -> tuple[int, int]:
-        """The first address of its elements, and the first one after them."""
-        address, shape, strides, _, size = self.layout
-        if not all(shape):
-            return address, address
-        reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-        low = address + sum(step for step in reach if step < 0)
-        return low, address + sum(step for step in reach if step > 0) + size
+    def repeats(self) -> bool:
+        """Whether elements share memory, as those of an expanded array do."""
+        _, shape, strides, _, _ = self.layout
+        return any(not step and size > 1 for size, step in zip(shape, strides, strict=True))
+
+    def overlaps(self, other: FoundArray) -> bool:
+        """Whether they may share memory."""
+        if self.device != other.device:
+            return False
+        one, two = (
+            extents.strided(address, shape, strides, size)
+            for address, shape, strides, _, size in (self.layout, other.layout)
+        )
+        return not (one is None or two is None) and extents.overlap(one, two) is not False
 
 
 class _Unhashable:
@@ -162,8 +168,7 @@ class Signature:
                 if (other.device, other.layout) == (found.device, found.layout):
                     self.places[id(found.array)] = index  # a graph has one copy of this memory
                     return index
-                (low, high), (start, end) = found.extent, other.extent
-                if found.device == other.device and low < end and start < high:
+                if found.overlaps(other):
                     raise ValueError(
                         f"{messages.describe(found.array)} and {messages.describe(other.array)} "
                         "overlap in memory, so a graph cannot have a copy of each. Pass one of "
@@ -259,7 +264,8 @@ def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     if isinstance(value, dict):
         items_of = copy.copy(value)
-        items_of.update((name, replaced(item, replace)) for name, item in value.items())
+        for name, item in value.items():  # one by one, because some classes refuse ``update``
+            items_of[name] = replaced(item, replace)
         return items_of
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         new: Any = copy.copy(value)

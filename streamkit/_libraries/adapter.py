@@ -545,6 +545,16 @@ class Settings(NamedTuple):
     """
 
 
+class NeedsFunction:
+    """The value of a setting under which a library has to see all that the function does.
+
+    It is equal to no other, so that no call is a graph's.
+    """
+
+    def __str__(self) -> str:
+        return "on, which needs the function itself"
+
+
 class CapturePart(Protocol):
     """One library's part in a capture; its stream is the library's current one all the while."""
 

@@ -13,10 +13,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamkit._base.extents import strided
 from streamkit._base.messages import describe
 from streamkit._libraries.adapter import offered
 from streamkit._queues import registry
-from streamkit._races.extents import strided
 from streamkit._races.search import Access
 from streamkit.protocols import Diagnosis
 

@@ -9,11 +9,11 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from streamkit._base.extents import Extent, strided
 from streamkit._cuda import sharing
 from streamkit._libraries.adapter import all_offered, offered
 from streamkit._queues import registry
 from streamkit._races.arrays import RacedArray
-from streamkit._races.extents import Extent, strided
 from streamkit._races.report import FREE
 from streamkit._races.search import Access
 from streamkit._recording.callbacks import Kernel

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base.blocks import block
+from streamkit._base.extents import Extent
 from streamkit._base.messages import at_end
 from streamkit._races import live_page, search
 from streamkit._races.arrays import RacedArray, checked_names
 from streamkit._races.cuda_recorder import CudaRaceRecorder
-from streamkit._races.extents import Extent
 from streamkit._races.host_order import stamps
 from streamkit._races.host_recorder import RaceRecorder
 from streamkit._races.report import (

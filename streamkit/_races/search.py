@@ -12,13 +12,13 @@ from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from streamkit._races.extents import overlap
+from streamkit._base.extents import overlap
 from streamkit._races.order import are_ordered, is_before, known
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
 
-    from streamkit._races.extents import Extent
+    from streamkit._base.extents import Extent
     from streamkit._races.order import Clock, Stamp
 
 Mode = Literal["read", "write", "unknown"]

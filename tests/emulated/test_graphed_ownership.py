@@ -26,6 +26,22 @@ pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 # -- results ----------------------------------------------------------------------------------
 
 
+def test_with_copies_a_result_can_be_the_argument_of_the_next_call(array):
+    """As the state of a recurrent network: what the call was given is not copied over it."""
+    state = array()
+
+    @sk.graphed(copy_inputs=True)
+    def advance(before, source):
+        copy(state, source)  # a result in memory of its own; ``before`` is only read
+        return state
+
+    found, current = [], array(1)
+    for number in range(5):
+        current = advance(current, array(number))
+        found.append(read(current))
+    assert (advance.captures, found) == (1, [*range(5)])
+
+
 def test_with_copies_a_returned_view_is_never_the_callers_memory(array):
     @sk.graphed(copy_inputs=True)
     def head(x, source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamkit._races.extents import Extent  # what the accesses have
+from streamkit._base.extents import Extent  # what the accesses have
 from streamkit._races.memory_use import LaunchReader  # a report shows only what races
 from streamkit.protocols import MemoryUse
 from support.emulated.kernels import carray, pointers

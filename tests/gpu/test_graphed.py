@@ -90,6 +90,57 @@ def test_a_tensor_of_the_host_is_copied_to_the_gpu_and_back(torch):
     assert (double.captures, double.hits) == (1, 2)
 
 
+def test_a_state_that_a_call_returns_is_the_argument_of_the_next_one(torch):
+    weight = torch.rand(64, 64, device="cuda")
+
+    def advance(x, state):
+        return torch.tanh(x + state @ weight)
+
+    graphed, states = sk.graphed(advance, copy_inputs=True), [torch.zeros(1, 64, device="cuda")] * 2
+    for _ in range(8):
+        x = torch.rand(1, 64, device="cuda")
+        states = [step(x, state) for step, state in zip((advance, graphed), states, strict=True)]
+        assert torch.equal(*states)
+    assert (graphed.captures, graphed.hits) == (1, 6)
+
+
+def test_expanded_arrays_and_chunks_of_one_array_have_copies(torch):
+    @sk.graphed(copy_inputs=True)
+    def attend(bias, q, k):
+        return q * k + bias
+
+    held = []
+    for number in range(4):
+        bias = torch.full((1,), float(number), device="cuda").expand(8, 4)
+        q, k = torch.rand(8, 8, device="cuda").chunk(2, -1)
+        held += [bias, q, k]
+        assert torch.equal(attend(bias, q, k), q * k + bias)
+        assert bias.unique().tolist() == [number]
+    assert attend.captures == 1
+
+
+def test_a_tensor_that_only_holds_others_is_refused(torch):
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
+    whole = two_tensor.TwoTensor(*(torch.ones(4, device="cuda") for _ in range(2)))
+    with pytest.raises(TypeError, match=r"has no memory of its own.*Pass the arrays that it holds"):
+        sk.graphed(lambda x: x * 2)(whole)
+
+
+def test_forward_mode_differentiation_sees_each_call(torch):
+    from torch.autograd import forward_ad
+
+    square = sk.graphed(lambda x: x * x)
+    x, tangent = torch.arange(4.0, device="cuda"), torch.ones(4, device="cuda")
+    for _ in range(4):
+        with forward_ad.dual_level():
+            found = forward_ad.unpack_dual(square(forward_ad.make_dual(x, tangent)))
+            assert torch.equal(found.tangent, 2 * x)
+    assert (square.captures, square.graphs) == (0, 0)
+    for _ in range(3):
+        square(x)
+    assert square.captures == 1
+
+
 @pytest.mark.alone  # for the memory in use is that of all processes
 def test_a_thousand_signatures_leave_the_memory_flat(workload):
     torch = workload.torch

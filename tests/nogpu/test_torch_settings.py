@@ -12,6 +12,8 @@ from support.programs import python
 
 torch = need("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 from streamkit.backends._torch.settings import settings  # it imports torch  # noqa: E402
 
 pytestmark = pytest.mark.versions
@@ -124,6 +126,16 @@ def test_each_is_known_while_it_is_set(name):
     assert {key: value for key, value in inside.items() if before[key] != value} == expected
     hash(tuple(inside.values()))
     assert seen() == before
+
+
+def test_under_forward_mode_differentiation_each_call_is_another_one():
+    """A launch would lose the tangents."""
+    name = "forward-mode differentiation"
+    assert seen()[name] == seen()[name]
+    with forward_ad.dual_level():
+        one, other = seen()[name], seen()[name]
+        assert one != other
+    assert seen()[name] is None
 
 
 def test_they_are_those_of_the_thread():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from streamkit._base.extents import Extent  # of an access
 from streamkit._cuda.sharing import Allocation  # what the driver says of memory
 from streamkit._races import cuda_races  # what is made of steps
 from streamkit._races.arrays import RacedArray  # of an access
-from streamkit._races.extents import Extent  # of an access
 from streamkit._races.memory_use import Launch  # what a call does
 from streamkit._races.search import Access  # what a call does
 from streamkit._recording import steps  # what is made of facts

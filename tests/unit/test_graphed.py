@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import streamkit as sk
-from streamkit._graphs.signatures import Signature, replaced  # what tells calls apart
+from streamkit._graphs.signatures import Signature, find, replaced  # what tells calls apart
 from streamkit.types import GraphedFunction
 
 
@@ -231,6 +231,25 @@ def test_leaves_are_replaced_in_containers_of_their_own():
     assert given == [Pair(object, (int, [float])), {"a": str}]
 
 
+class Output(dict):
+    """As the results of models of the library transformers."""
+
+    def __setitem__(self, name, item):
+        super().__setitem__(name, item)
+        setattr(self, name, item)
+
+    def update(self, *args, **kwargs):
+        raise TypeError("you cannot use update")
+
+
+def test_leaves_are_replaced_in_a_mapping_that_has_them_as_attributes_too():
+    given = Output()
+    given["loss"] = int
+    new = replaced(given, lambda leaf: leaf.__name__)
+    assert (type(new), new["loss"], new.loss) == (Output, "int", "int")
+    assert (given["loss"], given.loss) == (int, int)
+
+
 def test_an_array_of_the_host_is_found():
     numpy = pytest.importorskip("numpy")
     (found,) = Signature((({"x": [numpy.ones(2)]},), {}), by_address=True).arrays
@@ -258,15 +277,30 @@ def test_an_array_of_any_library_is_known_by_its_memory():
         assert key(one) != key(other)
 
 
-def test_the_extent_of_an_array_is_all_that_it_may_touch():
-    def extent(*args):
-        (found,) = Signature(((Strided(*args),), {}), by_address=True).arrays
-        return found.extent
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ((4096, (2, 3)), (4116, ()), True),
+        ((4096, (2, 3)), (4120, ()), False),
+        ((4096, (3,), (-4,)), (4088, ()), True),
+        ((4096, (3,), (-4,)), (4084, ()), False),
+        ((4096, (2, 0)), (4096, ()), False),
+        ((4096, (5, 2), (24, 4)), (4104, (5, 2), (24, 4)), False),  # as chunks of the last axis
+        ((4096, (5, 3), (24, 4)), (4104, (5, 2), (24, 4)), True),
+    ],
+)
+def test_arrays_overlap_if_an_element_of_both_has_the_same_memory(one, other, shared):
+    first, second = map(find, (Strided(*one), Strided(*other)))
+    assert first.overlaps(second) is second.overlaps(first) is shared
 
-    assert extent(4096, (2, 3)) == (4096, 4120)
-    assert extent(4096, (3,), (-4,)) == (4088, 4100)
-    assert extent(4096, (2, 0)) == (4096, 4096)
-    assert extent(4096, ()) == (4096, 4100)
+
+def test_an_expanded_array_has_elements_that_share_memory():
+    def repeats(*args):
+        return find(Strided(*args)).repeats
+
+    assert repeats(4096, (3, 2), (0, 4))
+    assert not repeats(4096, (1, 2), (0, 4))
+    assert not repeats(4096, (3, 2))
 
 
 def test_arrays_that_overlap_cannot_both_be_copied():

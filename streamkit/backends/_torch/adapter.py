@@ -554,6 +554,8 @@ def array_layout(array: Any) -> ArrayLayout:
     layout = memory_layout(array)
     if array.requires_grad:
         raise messages.needs_gradient(array)
+    if not layout.address and array.numel():  # a subclass that wraps others
+        raise messages.no_memory_of_its_own(array)
     return layout
 
 
@@ -567,9 +569,11 @@ def memory_layout(array: Any) -> ArrayLayout:
 
 
 def array_like(array: Any, device: int) -> Any:
-    """Return a tensor of the same strides."""
-    place = torch.device("cuda", device)
-    return torch.empty_strided(array.shape, array.stride(), dtype=array.dtype, device=place)
+    """Return a tensor of the same strides, but with memory for each element."""
+    place, strides = torch.device("cuda", device), array.stride()
+    if any(not step and size > 1 for size, step in zip(array.shape, strides, strict=True)):
+        return torch.empty(array.shape, dtype=array.dtype, device=place)
+    return torch.empty_strided(array.shape, strides, dtype=array.dtype, device=place)
 
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:

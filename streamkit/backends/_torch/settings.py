@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
 
+from streamkit._libraries.adapter import NeedsFunction
 from streamkit.backends._torch.private_calls import private_call
 from streamkit.protocols import Settings
 
@@ -23,6 +25,7 @@ _NAMES = (
     "cudnn.deterministic",
     "precision of float32 in products",
     "precision of float32 in convolutions",
+    "forward-mode differentiation",
 )
 
 
@@ -61,7 +64,13 @@ def _read() -> tuple[Hashable, ...]:
         _is_cudnn_deterministic(),
         _precision("cuda", "matmul"),
         _precision("cuda", "conv"),
+        NeedsFunction() if _forward_level() >= 0 else None,
     )
+
+
+def _forward_level() -> int:
+    """Return how many levels of forward-mode differentiation are open, less one."""
+    return getattr(forward_ad, "_current_level", -1)
 
 
 def _autocast() -> tuple[Hashable, ...]:

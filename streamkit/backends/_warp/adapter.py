@@ -19,6 +19,7 @@ import warp
 
 from streamkit._base import messages
 from streamkit._base.weak_table import WeakTable
+from streamkit._libraries.adapter import NeedsFunction
 from streamkit._threads.locks import new_lock
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
@@ -173,13 +174,6 @@ joins_capture = capture.Part
 free_deferred = capture.free_deferred
 
 
-class _Recorded:
-    """What is equal to no other: a tape has to see each launch, and sees none of a graph's."""
-
-    def __str__(self) -> str:
-        return "on, which needs the function itself"
-
-
 def settings() -> Settings:
     warp.init()
     runtime = current_stream.warp_runtime()
@@ -187,7 +181,7 @@ def settings() -> Settings:
     def read() -> tuple[Hashable, ...]:
         tape = getattr(runtime, "tape", None)
         # by name, because Warp's comparison of devices asks CUDA
-        return warp.get_device().alias, None if tape is None else _Recorded()
+        return warp.get_device().alias, None if tape is None else NeedsFunction()
 
     return Settings(("default device", "tape"), read)
 
