@@ -148,6 +148,7 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     status = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
     answer = ctypes.byref(ctypes.c_int.from_buffer(status))
     free: list[None] = [None]  # empty while a thread is in it
+    release = free.append
     is_over = False
 
     def relaunch() -> bool:
@@ -165,11 +166,13 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
             if status[0] or is_over:
                 return False
             code = run(graph, target)
-            if code and code != _INVALID_CONTEXT:
-                raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
-            return not code
+            if not code:
+                return True
+            if code == _INVALID_CONTEXT:
+                return False
+            raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
         finally:
-            free.append(None)
+            release(None)
 
     def end() -> None:
         nonlocal is_over

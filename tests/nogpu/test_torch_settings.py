@@ -180,4 +180,4 @@ with torch.no_grad(), torch.autocast("cpu"), torch.device("cpu"):
 print(one == other, public[1] is private[1], one[:2], one[5:])
 """
     out = python(program.replace("NAMES", repr(NAMES)), options=("-W", "ignore"))
-    assert out == "True False (False, False) (True, False, True, 'tf32', 'tf32')\n"
+    assert out == "True False (False, False) (True, False, True, 'tf32', 'tf32', None)\n"
