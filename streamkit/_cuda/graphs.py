@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import tempfile
@@ -141,14 +142,14 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     stream's context to be current, if another thread is in it, as CUDA wants one thread at a time
     to use an executable, and once the second was called. That one returns when no thread is in it.
     """
-    # not by the bindings, which take as long to make members of enumerations as the launch takes
-    ask_status, run = loader.with_gil("cuStreamIsCapturing"), loader.without_gil("cuGraphLaunch")
-    # arguments that ctypes has converted already
     graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
     status = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
     answer = ctypes.byref(ctypes.c_int.from_buffer(status))
+    # not by the bindings, which take as long to make members of enumerations as the launch takes;
+    # with arguments that ctypes has converted and ``partial`` has packed already
+    ask = functools.partial(loader.with_gil("cuStreamIsCapturing"), target, answer)
+    run = functools.partial(loader.without_gil("cuGraphLaunch"), graph, target)
     free: list[None] = [None]  # empty while a thread is in it
-    release = free.append
     is_over = False
 
     def relaunch() -> bool:
@@ -159,20 +160,20 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
         except IndexError:
             return False
         try:
-            code = ask_status(target, answer)
+            code = ask()
             if code:
                 raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
             # after the question, because a signal's handler that comes then can close the graph
             if status[0] or is_over:
                 return False
-            code = run(graph, target)
+            code = run()
             if not code:
                 return True
             if code == _INVALID_CONTEXT:
                 return False
             raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
         finally:
-            release(None)
+            free.append(None)
 
     def end() -> None:
         nonlocal is_over

@@ -126,6 +126,7 @@ def test_a_tensor_that_only_holds_others_is_refused(torch):
         sk.graphed(lambda x: x * 2)(whole)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, as it begins
 def test_forward_mode_differentiation_sees_each_call(torch):
     from torch.autograd import forward_ad
 
