@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import numbers
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit._base import extents, messages
 from streamkit._cuda import driver
@@ -23,6 +24,7 @@ from streamkit.protocols import ArrayLayout
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
+    from streamkit._base.extents import Extent
     from streamkit._streams.array_libraries import ArrayLibrary
 
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 VALUES = (int, float, complex, str, bytes, bool, type(None))
 
 
-class FoundArray(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class FoundArray:
     """An array among the arguments."""
 
     array: Any
@@ -46,15 +49,17 @@ class FoundArray(NamedTuple):
         _, shape, strides, _, _ = self.layout
         return any(not step and size > 1 for size, step in zip(shape, strides, strict=True))
 
+    @functools.cached_property
+    def _extent(self) -> Extent | None:
+        address, shape, strides, _, size = self.layout
+        return extents.strided(address, shape, strides, size)
+
     def overlaps(self, other: FoundArray) -> bool:
         """Whether they may share memory."""
-        if self.device != other.device:
+        one, two = self._extent, other._extent
+        if self.device != other.device or one is None or two is None:
             return False
-        one, two = (
-            extents.strided(address, shape, strides, size)
-            for address, shape, strides, _, size in (self.layout, other.layout)
-        )
-        return not (one is None or two is None) and extents.overlap(one, two) is not False
+        return extents.overlap(one, two) is not False
 
 
 class _Unhashable:
