@@ -628,13 +628,17 @@ class WorkQueue:
             turn.end()  # the body that this thread did not leave ends with the program
         elif turn is not None and not self._items:
             return False
-        mark = Mark(self)
         try:
-            self.put(mark)
+            return self.has_run()
         except RuntimeError:  # no thread can be started
             return False
+
+    def has_run(self, others: Callable[[], bool] = bool) -> bool:
+        """Wait until all has run; False if that may never be, unless ``others`` may see to it."""
+        mark = Mark(self)
+        self.put(mark)
         while not mark.wait(uncollected.PATIENCE):
-            if self._is_held():
+            if self._is_held() and not others():
                 return False
         return True
 

@@ -303,6 +303,27 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
     assert len(json.loads((folder / "report.json").read_text())["operations"]) == 4
 
 
+@TOOLS
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "from concurrent.futures import Future\na.wait(Future())\na.submit(int)\n",
+        (
+            "import threading\nheld = threading.Event()\n"
+            "def hold():\n    with a:\n        held.set(); threading.Event().wait()\n"
+            "threading.Thread(target=hold, daemon=True).start(); held.wait()\na.submit(int)\n"
+        ),
+    ],
+    ids=["future", "daemon"],
+)
+def test_what_can_never_run_is_given_up_as_under_python(folder, tool, stuck):
+    write(folder, RACE + stuck)
+    done = under(tool, "program.py")
+    assert done.returncode == 0, done.stderr
+    assert FOUND[tool][0] in done.stderr
+    assert "the program ended before this had run: " in done.stderr
+
+
 # -- what cannot be run ---------------------------------------------------------------------------
 
 
