@@ -151,7 +151,9 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
             except Exception:  # noqa: BLE001 - the call of the driver below says why
                 event = None
     handle = None if event is None else event.handle
-    if handle is None:  # as cuda.core says while the interpreter ends, where a destructor may record
+    if (
+        handle is None
+    ):  # as cuda.core says while the interpreter ends, where a destructor may record
         return create(context, timing=timing), None
     return int(handle), event
 
