@@ -319,7 +319,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
                 "loop has to finish it, and so would never end. Await it before the scope."
             )
-        self._put_wait(_WaitForFuture, future, futures.Outcome(future).wait, 3)
+        self._put_wait(_WaitForFuture, future, futures.Outcome(future), 3)
 
     def _put_wait(
         self, kind: type[_WaitForWork], other: object, call: Callable[[], object], depth: int = 2
@@ -458,6 +458,7 @@ class _Call(Function):
             try:
                 with self._step:
                     later.check_result(call(), call)
+                call = None  # its arguments end inside of the scope, with what their ends give
             except BaseException as error:
                 open_scopes.leave(key, None, error)
                 raise
@@ -484,6 +485,11 @@ class _WaitForFuture(_WaitForWork):
 
     __slots__ = ()
     is_foreign = True
+
+    def is_ready(self) -> bool:
+        """Whether the future is done."""
+        call = self._call
+        return not isinstance(call, futures.Outcome) or call.is_known
 
 
 class _HostScope:

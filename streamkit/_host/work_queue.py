@@ -51,6 +51,10 @@ class Engine(Protocol):
         """Run items until one of them sets the event; False after ``timeout`` seconds."""
 
     @abstractmethod
+    def waits_for_futures(self) -> bool:
+        """Whether nothing can run until a future is done, or a thread ends its item."""
+
+    @abstractmethod
     def polled(self) -> None:
         """Note that a caller asks, without waiting, whether something is done."""
 
@@ -304,6 +308,10 @@ class Mark:
         """Suspend the task until it is reached."""
         if _engine is not None:
             yield  # other tasks run once: what they submit now takes part
+            while not self.is_reached and _engine is not None:
+                if _engine.wait(self.reached, 0) or not _engine.waits_for_futures():
+                    break
+                yield  # a task of this loop may have to finish one
             self.wait()
         elif not self.is_reached:
             yield from waits.told(
@@ -408,6 +416,10 @@ class Function:
 
     @abstractmethod
     def __call__(self) -> None: ...
+
+    def is_ready(self) -> bool:
+        """Whether it need not wait for anything outside of all queues."""
+        return True
 
 
 _LINGER = 10e-3  # seconds that a worker waits for an item, two turns of Python's threads
