@@ -659,6 +659,8 @@ class WorkQueue:
 
         That is a thread that holds it and waits for no queue, or a future.
         """
+        if _engine is not None:
+            return _engine.waits_for_futures()
         queue = self
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)

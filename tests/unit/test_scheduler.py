@@ -12,6 +12,7 @@ import streamkit as sk
 from streamkit._base import uncollected  # how long it is patient has no public name
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
+from support.programs import run_program
 from support.queues import LONG, eventually, pending, within
 
 
@@ -629,6 +630,28 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
     match = rf"waits for a future that is not done, in adversarial\({seed}\)"
     with pytest.raises(sk.ScopeError, match=match):
         within(lambda: for_seeds(program, [seed]))
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+def test_what_looks_at_the_streams_gives_up_a_future_too(seed, tool):
+    """The program of its own, because no thread of another test may be left in it."""
+    program = f"""
+from concurrent.futures import Future
+import streamkit as sk
+from streamkit._base import uncollected
+from streamkit.testing import adversarial
+
+uncollected.PATIENCE = 0.05
+with adversarial({seed}):
+    stream, future = sk.new_stream("cpu"), Future()
+    with sk.{tool.__name__}():
+        stream.wait(future)
+        stream.submit(print, "computed")
+    print("ended")
+    future.set_result(None)
+"""
+    done = run_program(program)
+    assert (done.returncode, done.stdout) == (0, "ended\ncomputed\n"), done.stderr
 
 
 # -- what can never go on ---------------------------------------------------------------------
