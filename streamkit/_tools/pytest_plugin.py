@@ -52,7 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _at_least_one(text: str) -> int:
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError as error:  # of which argparse would name this function
+        raise ArgumentTypeError(f"{text!r} is not a number of seeds") from error
     if count < 1:
         raise ArgumentTypeError(f"{text} would run no test with streamkit_seed: use 1 or more")
     return count

@@ -378,6 +378,12 @@ def test_no_seed_at_all_is_refused(run, count):
     result.stderr.fnmatch_lines(["*--streamkit-seeds: *would run no test with streamkit_seed*"])
 
 
+def test_a_number_of_seeds_that_is_none_is_refused_in_the_users_words(run):
+    result = run(RACES, "--streamkit-seeds=many")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*argument --streamkit-seeds: 'many' is not a number of seeds"])
+
+
 # -- what is not StreamKit's ------------------------------------------------------------------
 
 FOREIGN_PLUGIN = """
