@@ -306,10 +306,11 @@ class Mark:
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
-        if _engine is not None:
+        engine = _engine
+        if engine is not None:
             yield  # other tasks run once: what they submit now takes part
-            while not self.is_reached and _engine is not None:
-                if _engine.wait(self.reached, 0) or not _engine.waits_for_futures():
+            while not (self.is_reached or engine.wait(self.reached, 0)):
+                if not engine.waits_for_futures():
                     break
                 yield  # a task of this loop may have to finish one
             self.wait()
