@@ -366,7 +366,8 @@ class Graph(Protocol, metaclass=StaticProtocol):
         """Capture what the block does into this graph, in place of its work, without running it.
 
         The block captures on ``stream``, with the errors of ``streamkit.capture``. Until it ends,
-        and if it or the capture fails, the graph is what it was: other threads may launch that.
+        and if it or the capture fails, the graph is what it was. Other threads may launch that on
+        another stream, by name or in a scope.
         Runs from before keep the old work, and come first. What the old work used and kept goes
         once its last run has ended.
 

@@ -74,10 +74,12 @@ def audit(*, times: bool = False) -> Generator[AuditReport]:
 @block("program_audit() as report")
 def program_audit(*, times: bool = False) -> Generator[AuditReport]:
     """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
-    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()))
+    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()), is_end=True)
 
 
-def _record(*, times: bool, uses_cuda: Callable[[], bool]) -> Generator[AuditReport]:
+def _record(
+    *, times: bool, uses_cuda: Callable[[], bool], is_end: bool = False
+) -> Generator[AuditReport]:
     report, cuda = AuditReport(), None
     if uses_cuda():
         cuda = CudaRecorder() if times else CallbackRecorder()
@@ -101,8 +103,9 @@ def _record(*, times: bool, uses_cuda: Callable[[], bool]) -> Generator[AuditRep
             recorder.start()
         completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
-        for recorder in recorders:
-            recorder.sync()
+        if cuda is not None:
+            cuda.sync()
+        host.sync(is_end=is_end)
 
 
 class AuditReport(Operations):

@@ -234,8 +234,17 @@ def no_memory_of_its_own(array: object) -> TypeError:
 def cannot_watch() -> RuntimeError:
     """Return the error for an ``await`` or ``then`` without a thread that waits for the queue."""
     return RuntimeError(
-        "cannot start the thread that waits for the queue: the interpreter is ending, or there "
-        "are too many threads. Call sync() instead."
+        "cannot start the thread that waits for the queue: the interpreter is ending, there are "
+        "too many threads, or this is that thread, running a destructor. Call sync() instead."
+    )
+
+
+def waits_in_dispatcher(future: object) -> RuntimeError:
+    """Return the error for a destructor that would wait in the thread that has to end its wait."""
+    return RuntimeError(
+        f"a destructor that the thread 'streamkit-dispatcher' runs waits for {describe(future)}, "
+        "which that thread has to learn of, and so it would never end. Sync the stream instead, or "
+        "give the rest to its then()."
     )
 
 

@@ -150,9 +150,12 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
                 event = maker.create_event(core.EventOptions(timing_enabled=timing))
             except Exception:  # noqa: BLE001 - the call of the driver below says why
                 event = None
-    if event is None:
+    handle = None if event is None else event.handle
+    if (
+        handle is None
+    ):  # as cuda.core says while the interpreter ends, where a destructor may record
         return create(context, timing=timing), None
-    return int(event.handle), event
+    return int(handle), event
 
 
 def record_and_wait(event: Any, source: Any, target: Any) -> None:

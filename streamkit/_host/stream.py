@@ -169,13 +169,20 @@ class HostStream(Stream, metaclass=classes.Concrete):
         if (
             self._thread is not None
             and per_thread.stream is not self
-            and not open_scopes.holds(self)  # as a function does that its worker runs
+            and not self._is_inline()  # as a function does that its worker runs
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
 
+    def _is_inline(self) -> bool:
+        """Whether what this thread gives to the stream runs at once.
+
+        It does inside a scope, and in a destructor that the stream's worker comes to run.
+        """
+        return open_scopes.holds(self) or self._work.is_here
+
     def _put(self, item: Item) -> None:
         """Queue an item, or run it at once if this thread's body is the running item."""
-        if open_scopes.holds(self):
+        if self._is_inline():
             item()
         else:
             self._work.put(item)
@@ -193,7 +200,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         callables.check(fn, self, "submit")
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
-        is_inline = open_scopes.holds(self)
+        is_inline = self._is_inline()
         step = trace.note(self, "function", fn, call=call, is_inline=is_inline)
         self._put(_Call(what, self, step, call))
 
@@ -216,7 +223,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._check_open()
         scope = _HostScope(self, key)
         try:
-            if not open_scopes.holds(self):
+            if not self._is_inline():
                 scope.begin(self._work, is_ordered=is_ordered)
             open_scopes.stack.scopes.append(scope)
         except BaseException:  # after an interrupt, the queue has to go on
@@ -264,7 +271,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         mark = Mark(self._work)
         self._put(mark)
         target._record(mark, weakref.ref(self))  # noqa: SLF001 - the class is public
-        trace.note(self, "record", "record", mark, is_inline=open_scopes.holds(self))
+        trace.note(self, "record", "record", mark, is_inline=self._is_inline())
         return target
 
     def wait(
@@ -299,7 +306,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
             return
         mark = event._live()
         if mark is not None:
-            is_inline = open_scopes.holds(self)
+            is_inline = self._is_inline()
             trace.note(self, "wait", "wait", mark, is_inline=is_inline)
             is_own = event._source() is self  # noqa: SLF001 - the class is public
             self._put(Wait(mark, None if is_own or is_inline else self._work))
@@ -308,12 +315,12 @@ class HostStream(Stream, metaclass=classes.Concrete):
                 mark.raise_error()
 
     def _wait_for_future(self, future: object) -> None:
-        if open_scopes.holds(self) and futures.blocks_its_loop(future):
+        if self._is_inline() and futures.blocks_its_loop(future):
             raise errors.ScopeError(
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
                 "loop has to finish it, and so would never end. Await it before the scope."
             )
-        self._put_wait(_WaitForFuture, future, futures.Outcome(future).wait, 3)
+        self._put_wait(_WaitForFuture, future, futures.Outcome(future), 3)
 
     def _put_wait(
         self, kind: type[_WaitForWork], other: object, call: Callable[[], object], depth: int = 2
@@ -322,7 +329,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         frame = sys._getframe(depth)  # noqa: SLF001 - a traceback keeps more
         what = Submitted(other, frame, "the wait for ")
         of_then = getattr(other, "step", None)  # which the futures of ``then`` have
-        is_inline = open_scopes.holds(self)
+        is_inline = self._is_inline()
         step = trace.note(self, "function", other, of_then, is_inline=is_inline)
         if not is_inline:
             self._work.put(kind(what, self, step, call))
@@ -336,13 +343,15 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     def _stop_scope(self) -> None:
         """Note that what this thread waited for inside the stream's innermost scope has failed."""
-        scope = next(one for one in reversed(open_scopes.stack.scopes) if one.stream is self)
-        scope.stops = True
+        scopes = reversed(open_scopes.stack.scopes)
+        scope = next((one for one in scopes if one.stream is self), None)
+        if scope is not None:  # there is none around a destructor
+            scope.stops = True
 
     @property
     def done(self) -> bool:
         self._check_open()
-        is_inline = open_scopes.holds(self)
+        is_inline = self._is_inline()
         done = is_inline or self._work.polled()
         if done:
             trace.note(self, "query", "done", is_inline=is_inline)
@@ -354,7 +363,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._check_open()
         if timeout is not None:
             timeout = messages.in_seconds(timeout, self)
-        with trace.note(self, "synchronisation", "sync", is_inline=open_scopes.holds(self)):
+        with trace.note(self, "synchronisation", "sync", is_inline=self._is_inline()):
             mark = self._mark()
             if mark is not None and not mark.wait(timeout, spin=spin) and timeout is not None:
                 messages.raise_timeout(self, timeout)
@@ -363,7 +372,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     def __await__(self) -> Generator[Any, Any, None]:
         self._check_open()
-        is_inline = open_scopes.holds(self)
+        is_inline = self._is_inline()
         mark = self._mark()
         if mark is not None:
             trace.note(self, "point", "await", mark, is_inline=is_inline)
@@ -374,7 +383,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     def _mark(self) -> Mark | None:
         """Mark the present end of the queue; None if it is reached already."""
-        if self._work.idle or open_scopes.holds(self):
+        if self._work.idle or self._is_inline():
             return None
         mark = Mark(self._work)
         self._work.put(mark)
@@ -394,7 +403,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
             after = self._after = self._after or After(self._work)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
-        step = trace.note(self, "then", fn, call=call, is_inline=open_scopes.holds(self))
+        step = trace.note(self, "then", fn, call=call, is_inline=self._is_inline())
         future: Outcome[T] = after.add(self._put, Mark(self._work), call, what, step)
         return future
 
@@ -450,6 +459,7 @@ class _Call(Function):
             try:
                 with self._step:
                     callables.check_result(call(), call)
+                call = None  # its arguments end inside of the scope, with what their ends give
             except BaseException as error:
                 open_scopes.leave(key, None, error)
                 raise
@@ -476,6 +486,11 @@ class _WaitForFuture(_WaitForWork):
 
     __slots__ = ()
     is_foreign = True
+
+    def is_ready(self) -> bool:
+        """Whether the future is done."""
+        call = self._call
+        return not isinstance(call, futures.Outcome) or call.is_known
 
 
 class _HostScope:

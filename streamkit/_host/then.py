@@ -12,7 +12,7 @@ from streamkit._host.work_queue import Mark, Wait, WorkQueue
 from streamkit._waiting import callbacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
@@ -96,6 +96,15 @@ class HostOutcome(callbacks.Outcome[T]):
             elif timeout is not None:
                 timeout = 0.0
         return super().exception(timeout)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if work_queue.has_engine() and not super().done():
+            try:
+                yield from self._end.__await__()
+            except BaseException:  # as if the task was cancelled meanwhile
+                self.cancel()
+                raise
+        return (yield from super().__await__())
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         if work_queue.has_engine():  # which runs nothing unless a caller waits

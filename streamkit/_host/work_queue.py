@@ -52,6 +52,10 @@ class Engine(Protocol):
         """Run items until one of them sets the event; False after ``timeout`` seconds."""
 
     @abstractmethod
+    def waits_for_futures(self) -> bool:
+        """Whether nothing can run until a future is done, or a thread ends its item."""
+
+    @abstractmethod
     def polled(self) -> None:
         """Note that a caller asks, without waiting, whether something is done."""
 
@@ -91,7 +95,7 @@ def drain() -> None:
 class _Blocked:
     """A thread that waits for a point of a queue."""
 
-    __slots__ = ("error", "event", "outer", "queue", "suspended", "timeout")
+    __slots__ = ("deferred", "error", "event", "outer", "queue", "suspended", "timeout")
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class _Blocked:
         self.event, self.queue, self.timeout = event, queue, timeout
         self.outer = outer  # the thread's wait during which a signal's handler began this one
         self.suspended: list[Turn] = []  # its turns, which it needs back before it goes on
+        self.deferred: list[Turn] = []  # those for which ``outer`` waits, to be queued again
         self.error: ScopeError | None = None
 
 
@@ -131,6 +136,9 @@ def _wait(
         except BaseException:  # an interrupt
             _unblock(thread, blocked)
             raise
+        finally:
+            for turn in blocked.deferred:
+                turn.put_back()
     if blocked.error is not None:
         raise blocked.error
     for turn in blocked.suspended:
@@ -159,18 +167,22 @@ def _unblock(thread: int, blocked: _Blocked) -> None:
             _blocked.pop(thread, None)
 
 
-def _open_circle(thread: int) -> None:
-    """Let one of the queues go on if a thread that begins to wait would wait for itself."""
+def _circle(thread: int) -> list[_Blocked]:
+    """Return what a thread and others wait for, if it waits for itself by that; else nothing."""
     circle: list[_Blocked] = []
     blocked = _blocked.get(thread)
     while blocked is not None and not blocked.event.is_set() and len(circle) < len(_blocked):
         circle.append(blocked)
         if blocked.queue.thread == thread:
-            break
+            return circle
         blocked = _blocked.get(blocked.queue.thread)
-    else:
-        return
-    if any(blocked.queue.suspend_turn() for blocked in circle):
+    return []
+
+
+def _open_circle(thread: int) -> None:
+    """Let one of the queues go on if a thread that begins to wait would wait for itself."""
+    circle = _circle(thread)
+    if not circle or any(blocked.queue.suspend_turn() for blocked in circle):
         return
     if all(blocked.timeout is None for blocked in circle):
         names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -180,7 +192,8 @@ def _open_circle(thread: int) -> None:
         )
         others = [*circle[1:], circle[0]]  # the thread that holds a queue waits for the next one's
         waiting = next(
-            other for one, other in zip(circle, others, strict=True) if one.queue.function
+            (other for one, other in zip(circle, others, strict=True) if one.queue.function),
+            circle[0],  # a destructor waits, which ran in a worker between two items
         )
         waiting.error = ScopeError(
             f"functions of host streams wait for one another, and none could end: {text}. Order "
@@ -293,8 +306,13 @@ class Mark:
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
-        if _engine is not None:
+        engine = _engine
+        if engine is not None:
             yield  # other tasks run once: what they submit now takes part
+            while not (self.is_reached or engine.wait(self.reached, 0)):
+                if not engine.waits_for_futures():
+                    break
+                yield  # a task of this loop may have to finish one
             self.wait()
         elif not self.is_reached:
             yield from waits.told(
@@ -345,6 +363,12 @@ class Turn:
             if self.over:  # an interrupt ended it while it waited for the queue
                 return
             self._queue.thread, self._queue.turn = self.thread, self
+            blocked = _blocked.get(self.thread)
+            if blocked is not None and blocked.event is not self.begun and _circle(self.thread):
+                # a handler of a signal began another wait there, which needs this queue to go on
+                self._queue.let_go(self)
+                blocked.deferred.append(self)
+                return
             release = self._release
             self.begun.set()
         release.wait()
@@ -358,8 +382,12 @@ class Turn:
 
     def begin_again(self) -> None:
         """Wait for the queue again, as its next item."""
-        self._queue.put_first(self)
+        self.put_back()
         _wait(self.begun, self._queue)
+
+    def put_back(self) -> None:
+        """Be the queue's next item."""
+        self._queue.put_first(self)
 
     @property
     def has_ended(self) -> bool:
@@ -390,6 +418,10 @@ class Function:
     @abstractmethod
     def __call__(self) -> None: ...
 
+    def is_ready(self) -> bool:
+        """Whether it need not wait for anything outside of all queues."""
+        return True
+
 
 class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first."""
@@ -418,6 +450,12 @@ class WorkQueue:
         """Whether every item has ended."""
         return not self._pending
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is its worker, which cannot wait for itself."""
+        worker = self.worker
+        return worker is not None and worker.ident == threading.get_ident()
+
     def polled(self) -> bool:
         """``idle`` for a caller that polls, which an engine has to know."""
         if _engine is not None:
@@ -443,7 +481,7 @@ class WorkQueue:
             raise
 
     def put_first(self, turn: Turn) -> None:
-        """Queue a suspended turn, ahead of all other items."""
+        """Queue a turn again, ahead of all other items."""
         with self._lock:
             _working.add(self)
             self._items.appendleft(turn)
@@ -482,9 +520,11 @@ class WorkQueue:
             self.worker = self.worker or worker
         while self.worker is worker:  # in a child that an item has forked, the queue has none
             with self._lock:
-                self.thread, self.function = 0, None
+                self.thread = thread  # also between two items, where a destructor may wait
                 if not self._items:
-                    self.worker = None if ends else worker
+                    self.function = None
+                    if ends:
+                        self.worker, self.thread = None, 0
                     _working.discard(self)
                     break
                 ends = False
@@ -493,8 +533,6 @@ class WorkQueue:
             try:
                 if isinstance(item, Mark):  # before another thread can see that it is reached
                     self.end_item(item)
-                if not isinstance(item, Turn):
-                    self.thread = thread
                 item()
             except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
                 uncollected.report(error, f"an item of {self.title}")
@@ -574,13 +612,17 @@ class WorkQueue:
             turn.end()  # the body that this thread did not leave ends with the program
         elif turn is not None and not self._items:
             return False
-        mark = Mark(self)
         try:
-            self.put(mark)
+            return self.has_run()
         except RuntimeError:  # no thread can be started
             return False
+
+    def has_run(self, others: Callable[[], bool] = bool) -> bool:
+        """Wait until all has run; False if that may never be, unless ``others`` may see to it."""
+        mark = Mark(self)
+        self.put(mark)
         while not mark.wait(uncollected.PATIENCE):
-            if self._is_held():
+            if self._is_held() and not others():
                 return False
         return True
 
@@ -589,6 +631,8 @@ class WorkQueue:
 
         That is a thread that holds it and waits for no queue, or a future.
         """
+        if _engine is not None:
+            return _engine.waits_for_futures()
         queue = self
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)

@@ -84,11 +84,14 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 @block("program_races() as report")
 def program_races() -> Generator[RaceReport]:
     """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
-    return _look({}, CudaRaceRecorder.start_early)
+    return _look({}, CudaRaceRecorder.start_early, is_end=True)
 
 
 def _look(
-    given: Mapping[str, object], start: Callable[[CudaRaceRecorder], None]
+    given: Mapping[str, object],
+    start: Callable[[CudaRaceRecorder], None],
+    *,
+    is_end: bool = False,
 ) -> Generator[RaceReport]:
     report, cuda = RaceReport(), CudaRaceRecorder(given)
     recorder = RaceRecorder(given, cuda.count)
@@ -99,7 +102,7 @@ def _look(
         start(cuda)
         completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
         yield report
-        recorder.sync()
+        recorder.sync(is_end=is_end)
 
 
 @garbage.held_back()  # it makes much that lives, among which a collection would find nothing

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import threading
 import time
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
 from streamkit._base import trace
 from streamkit._host.stream import HostStream
-from streamkit._host.work_queue import Mark
 from streamkit._queues import registry
 from streamkit._recording.operations import AuditedQueue, Given, Operation, WaitTimes
 from streamkit._scopes import open_scopes
+from streamkit._threads import workers
 from streamkit._threads.locks import new_lock
 
 if TYPE_CHECKING:
@@ -66,14 +68,16 @@ class HostRecorder:
         before = bisect_right(self._calls_before, (step.order, math.inf))
         return self._calls_before[before - 1][1], step.order
 
-    def sync(self) -> None:
-        """Wait until what was given has run, but for a queue that goes on when this scope ends."""
+    def sync(self, *, is_end: bool = False) -> None:
+        """Wait until what was given has run, but for a queue that goes on when this scope ends.
+
+        It gives up what may never run, if no thread of the program is left that could see to it.
+        Where this ``is_end`` of the program, daemon threads do not count, because they end with it.
+        """
+        others = functools.partial(_has_others, is_end=is_end)
         for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
             if not open_scopes.holds(stream):
-                queue = stream._work  # noqa: SLF001 - a sync would raise the errors of the block
-                mark = Mark(queue)
-                queue.put(mark)
-                mark.wait()
+                stream._work.has_run(others)  # noqa: SLF001 - a sync would raise errors of the block
 
     def operations(
         self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
@@ -132,6 +136,15 @@ def operation_of(
     library = library_of(step) if kind == "function" else None
     blocks = kind == "synchronisation"
     return Operation(kind, step.name, queue, *times, library, after=after, blocks_host=blocks)
+
+
+def _has_others(*, is_end: bool) -> bool:
+    """Whether the program has other threads than this one."""
+    here = threading.current_thread()
+    return any(
+        not (one is here or isinstance(one, workers.Thread) or (is_end and one.daemon))
+        for one in threading.enumerate()
+    )
 
 
 def host_queue(stream: HostStream) -> AuditedQueue:

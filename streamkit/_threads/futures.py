@@ -61,7 +61,13 @@ class Outcome:
         else:
             self._future.set_result(None)
 
-    def wait(self) -> None:
+    @property
+    def is_known(self) -> bool:
+        """Whether a call would not block."""
+        base: Any = sys.modules["concurrent.futures"].Future  # one of ``then`` runs work if asked
+        return base.done(self._future) or (self._loop is not None and self._loop.is_closed())
+
+    def __call__(self) -> None:
         """Block until the future is done, and raise its error.
 
         If it was cancelled, that is ``concurrent.futures.CancelledError``. RuntimeError if its loop

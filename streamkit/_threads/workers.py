@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Thread(threading.Thread):
     """A thread whose start an interrupt can end without harm to any other."""
 
+    is_dispatcher = False
+
     def start(self) -> None:
         try:
             super().start()
@@ -27,6 +29,14 @@ class Thread(threading.Thread):
             if isinstance(error, RuntimeError) and not isinstance(former, (Exception, type(None))):
                 raise former from None  # the interrupt, after which threading failed to release
             raise
+
+
+def is_dispatcher() -> bool:
+    """Whether this is the thread that learns when CUDA queues have run, and cannot wait for that.
+
+    It comes to wait if the garbage collector runs a destructor there.
+    """
+    return getattr(threading.current_thread(), "is_dispatcher", False)
 
 
 make_way_of: dict[int, Callable[[], AbstractContextManager[None]]] = {}

@@ -268,6 +268,7 @@ def _program(
     stderr, words = sys.stderr, [options.program, *options.arguments]
     files = [(options.html, _write_html), (options.json, _write_json)]
     given = [(_file(path), write) for path, write in files if path is not None]
+    _refuse_to_replace([] if options.is_module else [Path(options.program)], given)
     try:
         ended = programs.run(words, tool(), is_module=options.is_module)
     except CannotRunError as error:
@@ -306,6 +307,17 @@ def _file(path: Path) -> Path:
     if path.is_file() or not path.exists():  # to open a pipe would wait for its reader
         _try_to_write(path)
     return path.absolute()
+
+
+def _refuse_to_replace(taken: list[Path], given: list[tuple[Path, Any]]) -> None:
+    """Refuse a result where the program is, or another result."""
+    for path, _ in given:
+        if path.resolve() in (one.resolve() for one in taken):
+            raise _CommandError(
+                f"cannot write {str(path)!r}, which is the program, or the file of another option."
+            )
+        if path.is_file() or not path.exists():  # and no pipe or device
+            taken.append(path)
 
 
 def _try_to_write(path: Path) -> None:

@@ -115,6 +115,8 @@ def _read(file: str, named: str) -> CodeType:
         if Path(file).is_dir():
             why = "it is a folder; write -m before the name of a package"
         raise CannotRunError(f"cannot run {named!r}: {why}.") from error
+    if b"\0" in text:  # as in a .pyc, or in the archive of a zipapp
+        raise CannotRunError(f"cannot run {named!r}: it is not a file of Python source.")
     return compile(text, file, "exec", dont_inherit=True)
 
 

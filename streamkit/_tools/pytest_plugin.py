@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamkit._races.report import RaceReport
     from streamkit.types import CudaStream, HostStream
 
+_report: pytest.StashKey[RaceReport] = pytest.StashKey()
 _SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
 
 
@@ -51,7 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _at_least_one(text: str) -> int:
-    count = int(text)
+    try:
+        count = int(text)
+    except ValueError as error:  # of which argparse would name this function
+        raise ArgumentTypeError(f"{text!r} is not a number of seeds") from error
     if count < 1:
         raise ArgumentTypeError(f"{text} would run no test with streamkit_seed: use 1 or more")
     return count
@@ -100,17 +104,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     is_wanted = item.config.getoption("streamkit_races")
     if not is_wanted or item.get_closest_marker("streamkit_no_races") is not None:
         return (yield)
-    report: RaceReport | None = None
-    try:
-        with streamkit.races() as report:
-            outcome = yield
-    except Exception as error:  # perhaps because of a race
-        with contextlib.suppress(streamkit.ScopeError):  # the report was not made
-            if report is not None and report.certain:
-                error.add_note(f"--streamkit-races: {report}")
-        raise
+    with streamkit.races() as report:
+        item.stash[_report] = report
+        outcome = yield
     report.assert_none()
     return outcome
+
+
+@pytest.hookimpl  # after that of unittest, whose tests do not raise their errors
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Name the races of a test that fails for another reason, perhaps because of one."""
+    report = item.stash.get(_report, None) if call.when == "call" else None
+    if report is None or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+        return
+    with contextlib.suppress(Exception):  # the report was not made, or the error takes no notes
+        if report.certain and str(report) not in str(call.excinfo.value):
+            call.excinfo.value.add_note(f"--streamkit-races: {report}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -59,6 +59,8 @@ class Outcome(Future[T]):
         if self.done():
             error = super().exception()
         else:
+            if workers.is_dispatcher():
+                raise messages.waits_in_dispatcher(self)
             with workers.making_way():
                 error = super().exception(timeout)
         trace.note(None, "query", "result", self.step)

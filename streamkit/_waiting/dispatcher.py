@@ -52,6 +52,7 @@ class _Track:
 class _Dispatcher:
     def __init__(self) -> None:
         self.thread = Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
+        self.thread.is_dispatcher = True
         self.ident = 0  # that of its thread, while the thread runs
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}
@@ -221,13 +222,12 @@ _lock = new_lock()
 def watch(point: Point, listener: Listener, waiter: object) -> bool:
     """Tell the listener once when the point is reached; False if no thread can.
 
-    None can at the end of the interpreter, or if none can be started. The dispatcher's own thread,
-    in which the garbage collector may run any destructor, cannot wait for itself either.
+    None can at the end of the interpreter, or if none can be started.
     """
     found = _dispatcher
     if found is None or not found.ident:
         found = _start()
-    if found is None or found.ident == threading.get_ident():
+    if found is None:
         return False
     point.listener, point.waiter = listener, waiter
     found.add(point)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._base import messages
 from streamkit._cuda import driver, events
 from streamkit._queues import keepalive
+from streamkit._threads import workers
 
 if TYPE_CHECKING:
     import asyncio
@@ -161,7 +162,8 @@ def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
     """
     from streamkit._waiting import dispatcher  # noqa: PLC0415 - few programs wait for long
 
-    return point.drop if dispatcher.watch(point, loop, waiter) else None
+    can_watch = not workers.is_dispatcher() and dispatcher.watch(point, loop, waiter)
+    return point.drop if can_watch else None
 
 
 def then(

@@ -7,6 +7,7 @@ and a seeded generator chooses what runs next among all that may.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -18,8 +19,9 @@ from streamkit import errors
 from streamkit._base import callables, messages
 from streamkit._host import work_queue
 from streamkit._host.stream import HostStream
-from streamkit._host.work_queue import Engine, Mark, Turn, Wait
+from streamkit._host.work_queue import Engine, Function, Mark, Turn, Wait
 from streamkit._scopes import open_scopes
+from streamkit._threads import uncollected
 from streamkit._threads.locks import RLock
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 # orders with the end of a long queue. With 1 each step is drawn by itself, which reaches every
 # order there is.
 _REDRAW = (0.0, 0.125, 1.0)
+_LOOK = 5e-3  # seconds after which it looks again whether a future is done
 
 
 @contextmanager
@@ -170,6 +173,7 @@ class _Scheduler(Engine):
         self._thread = threading.get_ident()
         self._lock = RLock()
         self._changed = threading.Condition(self._lock)
+        self._stuck_since = math.inf
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
 
     def put(self, queue: WorkQueue, item: Item) -> None:
@@ -195,12 +199,22 @@ class _Scheduler(Engine):
     def wait(self, event: Latch, timeout: float | None) -> bool:
         return self._run_until(event.is_set, timeout)
 
+    def waits_for_futures(self) -> bool:
+        with self._lock:
+            return bool(self._waiting_for_futures()) and not self._ready()
+
     def polled(self) -> None:
         while self._random.random() < 1 / 2 and self._step():
             pass
 
     def finish(self) -> None:
-        self._run_until(lambda: not self._busy)
+        self._run_until(lambda: not self._busy or self._gives_up())
+        if self._busy:
+            names = ", ".join(queue.name for queue in self._waiting_for_futures())
+            raise errors.ScopeError(
+                f"host work waits for a future that is not done, in adversarial({self._seed}): "
+                f"nothing on {names} can run. Finish the future before the block ends."
+            )
 
     def _notify(self) -> None:
         self._resting.clear()
@@ -250,13 +264,36 @@ class _Scheduler(Engine):
                     if isinstance(item, Mark):
                         item()
 
-    def _begin(self) -> tuple[WorkQueue, Item] | None:
-        """Choose one of the items that may run, and let it begin; None if none may."""
-        ready = [
+    def _ready(self) -> list[WorkQueue]:
+        """Return the queues of which an item may run."""
+        return [
             queue
             for queue, state in self._busy.items()
-            if state.running is None and not isinstance(state.items[0], Wait)
+            if state.running is None
+            and not isinstance(state.items[0], Wait)
+            and not _needs_a_future(state.items[0])
         ]
+
+    def _waiting_for_futures(self) -> list[WorkQueue]:
+        """Return the queues that go on once a future is done."""
+        return [
+            queue
+            for queue, state in self._busy.items()
+            if state.running is None and _needs_a_future(state.items[0])
+        ]
+
+    def _gives_up(self) -> bool:
+        """Whether nothing but the end of futures could let anything run, and none has ended."""
+        is_running = any(state.running is not None for state in self._busy.values())
+        if is_running or self._ready() or not self._waiting_for_futures():
+            self._stuck_since = math.inf
+        else:
+            self._stuck_since = min(self._stuck_since, time.monotonic())
+        return time.monotonic() - self._stuck_since > uncollected.PATIENCE
+
+    def _begin(self) -> tuple[WorkQueue, Item] | None:
+        """Choose one of the items that may run, and let it begin; None if none may."""
+        ready = self._ready()
         if not ready:
             return None
         if self._random.random() < self._redraw:
@@ -286,6 +323,10 @@ class _Scheduler(Engine):
 
     def _rest(self, deadline: float | None) -> bool:
         """Wait for another thread to change something; False when the time is over."""
+        if self._waiting_for_futures():  # whose ends nobody tells
+            left = math.inf if deadline is None else deadline - time.monotonic()
+            self._changed.wait(max(0.0, min(left, _LOOK)))
+            return left > 0
         if deadline is not None:
             return self._changed.wait(deadline - time.monotonic())
         self._resting.add(threading.get_ident())
@@ -297,6 +338,11 @@ class _Scheduler(Engine):
                 "Wait outside of it."
             )
         return self._changed.wait()
+
+
+def _needs_a_future(item: Item) -> bool:
+    """Whether an item waits for a future that is not done; to run it would block the thread."""
+    return isinstance(item, Function) and not item.is_ready()
 
 
 def _is_point(item: Item) -> bool:

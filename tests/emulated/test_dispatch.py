@@ -233,8 +233,8 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
     stream.sync()
 
 
-def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch):
-    """But not await: it would wait for its own thread."""
+def test_a_destructor_in_the_dispatchers_thread_may_sync_and_use_then(held, gate, monkeypatch):
+    """But not await, nor ask for the result: it would wait for its own thread."""
     monkeypatch.setattr(waits, "LOOK", 0)
     warm_up()
     stream, other, seen = held(), held(), []
@@ -246,6 +246,12 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
                 asyncio.run(wait_for(other))
             except RuntimeError as error:
                 seen.append("sync()" in str(error))
+            future = other.then(seen.append, "then")
+            for ask in (future.result, future.exception, lambda: future.result(timeout=LONG)):
+                try:
+                    ask()
+                except RuntimeError as error:
+                    seen.append("Sync the stream" in str(error))
             threading.Timer(0.05, gate.open).start()
             other.sync(timeout=LONG)
             seen.append("in time")
@@ -256,8 +262,8 @@ def test_a_destructor_in_the_dispatchers_thread_may_sync(held, gate, monkeypatch
     del point
     assert eventually(lambda: dispatcher._dispatcher.tracks)
     emulator.fail("cuEventQuery", CODES.CUDA_ERROR_UNKNOWN)
-    assert eventually(lambda: len(seen) == 3, seconds=LONG / 2), seen
-    assert seen == ["streamkit-dispatcher", True, "in time"]
+    assert eventually(lambda: len(seen) == 7, seconds=LONG / 2), seen
+    assert seen == ["streamkit-dispatcher", True, True, True, True, "in time", "then"]
 
 
 # -- what it costs ----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 from support.exit_states import State, states, wrong
 from support.libraries import need
+from support.programs import python
 
 LIBRARIES = """
 import warp, numba.cuda
@@ -74,3 +75,23 @@ def test_what_is_kept_stays_to_the_very_end():
     need("warp", "numba")
     wanted = [State(stream, True, "kept objects", "normal") for stream in ("owned", "wrapped")]
     assert wrong(wanted, LIBRARIES, MODULES, apart_from=LACKS) == []
+
+
+def test_a_destructor_at_the_very_end_records_and_waits():
+    """As one does that frees memory; cuda.core has no handle of its events any more."""
+    program = """
+import builtins, os
+import streamkit as sk
+
+s, t = sk.new_stream(), sk.new_stream(nonblocking=True)
+s.record().sync()
+
+class Frees:
+    def __del__(self, write=os.write):
+        t.wait(s.record())
+        t.sync()
+        write(1, b"freed")
+
+builtins.frees = Frees()
+"""
+    assert python(program) == "freed"

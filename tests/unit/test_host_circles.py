@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 
 import pytest
 
 import streamkit as sk
 from streamkit._host import work_queue  # for whom the process waits
+from support.programs import run_program
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -326,3 +328,46 @@ def test_a_wait_that_ends_as_its_circle_is_opened_gets_its_turn_back(stream, oth
     at_each_line(pause)
     go_on(2, lambda number: (body, beside)[number]())
     assert seen.index("ends") == seen.index("goes on") + 1
+
+
+HANDLER = """
+import signal, threading, time
+import streamkit as sk
+
+stream, other, opened = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
+stream.submit(opened.wait)
+
+def handle(*_):
+    opened.set()
+    {waits}
+    print("handled")
+
+def send():
+    while len(stream._work._pending) < 2:  # what holds it, and the turn
+        time.sleep(0.001)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+signal.signal(signal.SIGALRM, handle)
+threading.Thread(target=send).start()
+with stream:
+    print(sk.current_stream() is stream)
+stream.submit(print, "later")
+stream.sync(timeout=10)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends itself a signal")
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "stream.sync()",
+        "stream.record().sync(timeout=10)",
+        "other.wait(stream); other.sync()",
+        "stream.then(int).result()",
+        "with stream: stream.submit(int)",
+    ],
+)
+def test_a_handler_that_waits_while_its_thread_enters_the_stream_goes_on(waits):
+    """The turn comes while the thread is in the handler, and so would wait for itself."""
+    done = run_program(HANDLER.format(waits=waits))
+    assert (done.returncode, done.stdout) == (0, "handled\nTrue\nlater\n"), done.stderr

@@ -233,3 +233,76 @@ if child:
     print(len(warned) == (sys.version_info >= (3, 12)))
 """
     assert python(START.format(linger=0.001) + program) == "x\nTrue\n"
+
+
+class Waits:
+    """Waits for its stream before it goes, as what frees memory does."""
+
+    def __init__(self, stream, wait, seen):
+        self.stream, self.wait, self.seen = stream, wait, seen
+
+    def __call__(self):
+        pass
+
+    def __del__(self):
+        self.wait(self.stream)
+        self.seen.append(threading.current_thread().name)
+
+
+def enter(stream):
+    with stream:
+        stream.submit(int)
+
+
+def record(stream):
+    stream.record().sync()
+
+
+def poll(stream):
+    assert stream.done
+
+
+WAITS = [type(sk.default_stream("cpu")).sync, enter, record, poll]
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_destructor_that_the_worker_runs_may_wait_for_its_stream(
+    stream, hold, reported, wait, is_argument
+):
+    gate, seen = hold(stream), []
+    waits = Waits(stream, wait, seen)
+    stream.submit(*((lambda _: None, waits) if is_argument else (waits,)))
+    del waits
+    gate.open()
+    within(stream.sync)
+    assert rests(stream)
+    assert reported == []
+    assert seen == [stream._work.name]
+
+
+def test_a_destructor_between_two_items_may_wait_for_its_stream(stream, hold, reported):
+    """As a collection of garbage runs it there."""
+    gate, seen = hold(stream), []
+    event = stream.record()
+    waits = [Waits(stream, wait, seen) for wait in WAITS]
+    event._mark.tell(waits.clear)  # what a mark tells is no function of the stream
+    gate.open()
+    within(stream.sync)
+    assert reported == []
+    assert seen == [stream._work.name] * len(WAITS)
+
+
+def test_a_destructor_in_a_circle_of_streams_is_refused(stream, other, hold, reported):
+    """The stream cannot go on without its worker, so the destructor goes on instead."""
+    gate, seen = hold(stream), []
+    event = stream.record()
+    waits = [Waits(other, type(other).sync, seen)]
+    event._mark.tell(waits.clear)
+    stream.submit(seen.append, "stream")
+    other.wait(stream)
+    other.submit(seen.append, "other")
+    gate.open()
+    within(other.sync)
+    assert seen == ["stream", "other"]
+    assert [type(error) for error, _ in reported] == [sk.ScopeError]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import signal
 import sys
 
@@ -233,6 +234,22 @@ def test_a_file_that_cannot_be_there_is_refused_before_the_program_runs(folder, 
     assert done.stderr.endswith(f"{told}\n")
 
 
+@TOOLS
+@pytest.mark.parametrize(
+    "options",
+    [("--html", "program.py"), ("--json", "../sub/program.py"), ("--html", "x", "--json", "./x")],
+)
+def test_neither_the_program_nor_another_result_is_replaced(folder, tool, options, monkeypatch):
+    (folder / "sub").mkdir()
+    write(folder / "sub", RACE)
+    monkeypatch.chdir(folder / "sub")
+    done = under(tool, *options, "program.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("which is the program, or the file of another option.\n")
+    assert (folder / "sub" / "program.py").read_text() == RACE
+    assert not (folder / "sub" / "x").exists()
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("end", ["sys.{}.close()", "sys.{} = None; sys.exit('x')"])
 def test_a_program_may_close_or_remove_what_it_prints_to(folder, stream, end):
@@ -303,6 +320,27 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
     assert len(json.loads((folder / "report.json").read_text())["operations"]) == 4
 
 
+@TOOLS
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "from concurrent.futures import Future\na.wait(Future())\na.submit(int)\n",
+        (
+            "import threading\nheld = threading.Event()\n"
+            "def hold():\n    with a:\n        held.set(); threading.Event().wait()\n"
+            "threading.Thread(target=hold, daemon=True).start(); held.wait()\na.submit(int)\n"
+        ),
+    ],
+    ids=["future", "daemon"],
+)
+def test_what_can_never_run_is_given_up_as_under_python(folder, tool, stuck):
+    write(folder, RACE + stuck)
+    done = under(tool, "program.py")
+    assert done.returncode == 0, done.stderr
+    assert FOUND[tool][0] in done.stderr
+    assert "the program ended before this had run: " in done.stderr
+
+
 # -- what cannot be run ---------------------------------------------------------------------------
 
 
@@ -313,6 +351,7 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
         ([], "the PROGRAM is missing: name a file, or a module after -m."),
         (["none.py"], "cannot run 'none.py': No such file or directory"),
         (["package"], "cannot run 'package': it is a folder; write -m before"),
+        (["program.pyc"], "cannot run 'program.pyc': it is not a file of Python source."),
         (["-m", "none"], "cannot run the module 'none': there is no module of this name"),
         (["-m", "none.of_it"], "cannot run the module 'none.of_it': there is no module"),
         (["-m", "package"], "cannot run 'package': it is a package without a __main__.py."),
@@ -322,6 +361,7 @@ def test_what_host_streams_have_still_to_run_is_waited_for(folder):
 def test_what_cannot_be_run_exits_with_2_and_is_named(folder, tool, words, told):
     write(folder, RACE)
     write(folder, "", "package/__init__.py")
+    py_compile.compile("program.py", "program.pyc")
     done = under(tool, *words)
     assert done.returncode == 2
     assert (done.stdout, "Traceback" in done.stderr) == ("", False)

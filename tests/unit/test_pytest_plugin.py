@@ -226,6 +226,53 @@ def test_a_test_that_fails_of_itself_names_its_races_too(run):
     assert result.stdout.str().count("--streamkit-races: ") == 1
 
 
+@pytest.mark.parametrize(
+    ("ends", "outcome"),
+    [
+        ("pytest.fail('own')", "failed"),
+        ("pytest.raises(KeyError, int)", "failed"),
+        ("raise SystemExit(3)", "failed"),
+        ("raise TakesNoNotes", "failed"),
+        ("pytest.skip('own')", "skipped"),
+        ("pytest.xfail('own')", "xfailed"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["function", "unittest"])
+def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
+    """Those of unittest, and what pytest itself raises, pass no ``except Exception``."""
+    program = """
+    import unittest
+    import numpy as np
+    import pytest
+    import streamkit as sk
+
+    class TakesNoNotes(Exception):
+        def add_note(self, note):
+            raise TypeError
+
+    def race():
+        a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
+        a.submit(np.copyto, x, 7)
+        b.submit(np.add, x, 1, x)
+        {ends}
+    """
+    tests = {
+        "function": """
+    def test_it():
+        race()
+    """,
+        "unittest": """
+    class TestIt(unittest.TestCase):
+        def test_it(self):
+            race()
+    """,
+    }
+    result = run(program.format(ends=ends) + tests[kind], "--streamkit-races")
+    result.assert_outcomes(**{outcome: 1})
+    names = "--streamkit-races: 1 race found." in result.stdout.str()
+    assert names == (outcome == "failed" and "TakesNoNotes" not in ends)
+
+
 def test_races_are_looked_for_only_if_asked(run):
     run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
 
@@ -329,6 +376,12 @@ def test_no_seed_at_all_is_refused(run, count):
     result = run(RACES, f"--streamkit-seeds={count}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--streamkit-seeds: *would run no test with streamkit_seed*"])
+
+
+def test_a_number_of_seeds_that_is_none_is_refused_in_the_users_words(run):
+    result = run(RACES, "--streamkit-seeds=many")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*argument --streamkit-seeds: 'many' is not a number of seeds"])
 
 
 # -- what is not StreamKit's ------------------------------------------------------------------

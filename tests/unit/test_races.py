@@ -21,6 +21,7 @@ from streamkit._races.arrays import Memories  # a test cannot choose the address
 from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
+from support.programs import run_program
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -1017,6 +1018,39 @@ def test_the_end_waits_for_the_work(stream, hold, x):
         stream.submit(write, x)
         threading.Timer(0.01, gate.open).start()
     assert x[0] == 1
+
+
+STUCK = """
+import threading
+from concurrent.futures import Future
+import streamkit as sk
+from streamkit._threads import uncollected  # its patience has no public name
+
+uncollected.PATIENCE = 0.05
+stream, future = sk.new_stream("cpu"), Future()
+with sk.{tool}() as report:
+    stream.wait(future)
+    stream.submit(print, "computed")
+    {more}
+print("ended")
+if not future.done():
+    future.set_result(None)
+stream.sync(timeout=10)
+"""
+
+
+@pytest.mark.parametrize("tool", ["races", "audit"])
+@pytest.mark.parametrize(
+    ("more", "printed"),
+    [
+        ("pass", "ended\ncomputed\n"),
+        ("threading.Timer(0.5, future.set_result, [0]).start()", "computed\nended\n"),
+    ],
+    ids=["nobody is left", "a thread is left"],
+)
+def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, more, printed):
+    done = run_program(STUCK.format(tool=tool, more=more))
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
 def test_what_was_given_before_and_after_is_left_out(stream, other, x):

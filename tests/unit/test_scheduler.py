@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from concurrent.futures import Future
 
 import pytest
 
 import streamkit as sk
+from streamkit._threads import uncollected  # how long it is patient has no public name
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
+from support.programs import run_program
 from support.queues import LONG, eventually, pending, within
 
 
@@ -534,7 +538,150 @@ def test_a_program_that_runs_nothing_when_it_is_called_is_refused():
         for_seeds(program)
 
 
+# -- futures ----------------------------------------------------------------------------------
+
+
+def test_a_stream_that_waits_for_a_future_holds_up_nobody_else(seed):
+    """Nor its own ``sync`` beyond the time limit: the program has yet to finish the future."""
+
+    def program():
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+        future, seen = Future(), []
+        stream.wait(future)
+        stream.submit(seen.append, "after it")
+        other.submit(seen.append, "beside")
+        other.sync()
+        assert seen == ["beside"]
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0.02)
+        assert not stream.done
+        future.set_result(None)
+        stream.sync()
+        assert seen == ["beside", "after it"]
+
+    within(lambda: for_seeds(program, [seed]))
+
+
+def test_a_coroutine_can_await_a_stream_that_waits_for_its_loop(seed):
+    async def finish(future):
+        await asyncio.sleep(0.01)
+        future.set_result(None)
+
+    async def main():
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+        loop, seen = asyncio.get_running_loop(), []
+        ways = (
+            lambda: stream,
+            stream.record,
+            lambda: stream.then(seen.append, "then"),
+            other.record,
+        )
+        for way in ways:
+            future = loop.create_future()
+            task = loop.create_task(finish(future))
+            stream.wait(future)
+            stream.submit(seen.append, "after it")
+            other.wait(stream)
+            await way()
+            assert seen[:1] == ["after it"]
+            seen.clear()
+            await task
+
+    within(lambda: for_seeds(lambda: asyncio.run(main()), [seed]))
+
+
+def test_a_cancelled_await_of_then_cancels_what_has_not_begun(seed):
+    async def main():
+        stream, future, seen = sk.new_stream("cpu"), Future(), []
+        stream.wait(future)
+        outcome = stream.then(seen.append, 1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await outcome
+        future.set_result(None)
+        await stream
+        assert outcome.cancelled()
+        assert seen == []
+
+    within(lambda: for_seeds(lambda: asyncio.run(main()), [seed]))
+
+
+def test_the_end_of_the_block_waits_for_a_future_that_a_thread_finishes(seed):
+    seen, future = [], Future()
+
+    def program():
+        stream = sk.new_stream("cpu")
+        stream.wait(future)
+        stream.submit(seen.append, 1)
+        threading.Timer(0.02, future.set_result, [None]).start()
+
+    within(lambda: for_seeds(program, [seed]))
+    assert seen == [1]
+
+
+def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch):
+    monkeypatch.setattr(uncollected, "PATIENCE", 0.05)
+
+    def program():
+        stream = sk.new_stream("cpu")
+        stream.wait(Future())
+        stream.submit(int)
+
+    match = rf"waits for a future that is not done, in adversarial\({seed}\)"
+    with pytest.raises(sk.ScopeError, match=match):
+        within(lambda: for_seeds(program, [seed]))
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+def test_what_looks_at_the_streams_gives_up_a_future_too(seed, tool):
+    """The program of its own, because no thread of another test may be left in it."""
+    program = f"""
+from concurrent.futures import Future
+import streamkit as sk
+from streamkit._threads import uncollected
+from streamkit.testing import adversarial
+
+uncollected.PATIENCE = 0.05
+with adversarial({seed}):
+    stream, future = sk.new_stream("cpu"), Future()
+    with sk.{tool.__name__}():
+        stream.wait(future)
+        stream.submit(print, "computed")
+    print("ended")
+    future.set_result(None)
+"""
+    done = run_program(program)
+    assert (done.returncode, done.stdout) == (0, "ended\ncomputed\n"), done.stderr
+
+
 # -- what can never go on ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", ["sync", "enter", "record", "then"])
+def test_a_destructor_of_what_a_function_was_given_may_wait_for_its_stream(seed, wait, reported):
+    class Waits:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def __del__(self):
+            if wait == "enter":
+                with self.stream:
+                    seen.append(wait)
+            elif wait == "then":
+                self.stream.then(seen.append, wait).result()
+            else:
+                (self.stream if wait == "sync" else self.stream.record()).sync()
+                seen.append(wait)
+
+    def program():
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+        stream.submit(lambda _: None, Waits(stream))
+        other.submit(int)
+        other.sync()
+
+    seen = []
+    within(lambda: for_seeds(program, [seed]))
+    assert (seen, reported) == ([wait], [])
 
 
 def test_work_that_waits_for_itself_is_refused(reported):
