@@ -150,10 +150,9 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
                 event = maker.create_event(core.EventOptions(timing_enabled=timing))
             except Exception:  # noqa: BLE001 - the call of the driver below says why
                 event = None
+    # cuda.core's event has none as the interpreter ends, where a destructor may record
     handle = None if event is None else event.handle
-    if (
-        handle is None
-    ):  # as cuda.core says while the interpreter ends, where a destructor may record
+    if handle is None:
         return create(context, timing=timing), None
     return int(handle), event
 

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _NOT_AGAIN: _Again = (None, lambda: False, lambda: None)
 _INVALIDATES = "that would invalidate the capture."
+_IS_UPDATED = "it is being updated there. Meanwhile name another stream, as g.launch(other)."
 _NOT_NAMED = (
     "it becomes a part of that capture if the stream is named, as g.launch(stream), or a scope's."
 )
@@ -237,7 +238,9 @@ class CudaGraph(Graph, metaclass=Concrete):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:  # maybe by another thread
-                    raise self._refused_inside(CudaStream(asked, None), _NOT_NAMED)
+                    is_own = self._is_capturing and asked is queue
+                    why = _IS_UPDATED if is_own else _NOT_NAMED
+                    raise self._refused_inside(CudaStream(asked, None), why)
             for other, _ in others:
                 ordering.wait_queue(queue, other)
             try:

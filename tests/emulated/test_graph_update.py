@@ -7,6 +7,7 @@ import contextlib
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -444,6 +445,14 @@ def test_one_update_at_a_time(old, two):
             g.close()
         assert g.stream.is_capturing
     assert run(g, two) == [3]
+
+
+def test_meanwhile_a_launch_on_the_stream_that_captures_the_update_says_so(old, two):
+    g, _ = old
+    with ThreadPoolExecutor(1) as threads, g.update():
+        same_nodes(g, two)
+        with pytest.raises(sk.CaptureError, match="is being updated there"):
+            threads.submit(g.launch).result()
 
 
 def test_an_update_that_was_not_entered_does_nothing(old, one):

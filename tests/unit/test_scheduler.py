@@ -638,7 +638,7 @@ def test_what_looks_at_the_streams_gives_up_a_future_too(seed, tool):
     program = f"""
 from concurrent.futures import Future
 import streamkit as sk
-from streamkit._threads import uncollected
+from streamkit._threads import uncollected  # how long it is patient
 from streamkit.testing import adversarial
 
 uncollected.PATIENCE = 0.05
