@@ -222,7 +222,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             if disposal.waiting:
                 disposal.sweep()
             return
-        target = self._target(stream)
+        target = stream if type(stream) is CudaStream else self._target(stream)
         if target is None:
             self._launch_as_a_call()
         elif target._live() is not steady or not relaunch():
