@@ -9,6 +9,8 @@ import pytest
 
 from support.libraries import need
 
+pytestmark = pytest.mark.alone  # as the memory in use is that of all processes
+
 
 @pytest.fixture(scope="module")
 def report(primary_context):
