@@ -358,12 +358,15 @@ emptied = []
 """
 
 
-def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(program):  # noqa: F811
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(program, device):  # noqa: F811
+    """Nor on the other device, for which the library waits too."""
     program(
         START
+        + f"busy = sk.new_stream({device}, nonblocking=True)"
         + """
 import ctypes
-emptied, busy = streamkit_onelib.emptied, sk.new_stream(nonblocking=True)
+emptied = streamkit_onelib.emptied
 driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
 host = int(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP)[1])
 word = ctypes.c_uint32.from_address(host)
