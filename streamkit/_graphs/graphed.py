@@ -69,7 +69,7 @@ class _Captured:
         self.graph = graph
         self.result = result  # a template: see ``results``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
-        self.made = list(results.arrays(result)) if own else []
+        self.made = list(results.arrays(result)) if own else []  # what a copy back must not touch
         self.objects = objects  # as those of ``_Seen``
         self.lock = Lock()
 

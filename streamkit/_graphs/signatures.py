@@ -34,7 +34,7 @@ VALUES = (int, float, complex, str, bytes, bool, type(None))
 
 @dataclasses.dataclass(eq=False)
 class FoundArray:
-    """An array among the arguments."""
+    """An array among the arguments, or in a result."""
 
     array: Any
     device: int | None

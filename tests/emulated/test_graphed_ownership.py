@@ -42,6 +42,24 @@ def test_with_copies_a_result_can_be_the_argument_of_the_next_call(array):
     assert (advance.captures, found) == (1, [*range(5)])
 
 
+def test_with_copies_two_results_can_change_places_as_arguments(array):
+    """A view of a result too; each call is given what the one before returned."""
+    one, two = array(), array()
+
+    @sk.graphed(copy_inputs=True)
+    def swap(a, b):
+        copy(one, b)
+        copy(two, a)
+        return one, two
+
+    a, b = array(1), array(2)
+    found = []
+    for _ in range(5):
+        a, b = swap(a[:], b)
+        found.append((read(a), read(b)))
+    assert (swap.captures, found) == (1, [(2, 1), (1, 2), (2, 1), (1, 2), (2, 1)])
+
+
 def test_with_copies_a_returned_view_is_never_the_callers_memory(array):
     @sk.graphed(copy_inputs=True)
     def head(x, source):
