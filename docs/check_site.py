@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import streamkit
 from streamkit import types
-from streamkit._base.classes import hide
+from streamkit._support.classes import hide
 
 MODULES = (
     "streamkit",

@@ -42,28 +42,28 @@ from streamkit.errors import (
 from streamkit.protocols import Event, Graph, Stream, StreamLike
 
 if TYPE_CHECKING:
-    from streamkit._audit.audit import audit
-    from streamkit._doctor.doctor import doctor
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graphed import graphed
-    from streamkit._races.races import races
-    from streamkit._sharing.leases import share
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
     from streamkit._streams.shared_pool import share_pool
+    from streamkit.diagnostics.audit.audit import audit
+    from streamkit.diagnostics.doctor.doctor import doctor
+    from streamkit.diagnostics.races.races import races
+    from streamkit.processes.leases import share
 
 __version__ = "0.2.0"
 
 _LATER = {  # loaded at first use: not every program needs them
-    "audit": "streamkit._audit.audit",
+    "audit": "streamkit.diagnostics.audit.audit",
     "capture": "streamkit._graphs.capture",
-    "doctor": "streamkit._doctor.doctor",
+    "doctor": "streamkit.diagnostics.doctor.doctor",
     "follow": "streamkit._streams.follow",
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
-    "races": "streamkit._races.races",
+    "races": "streamkit.diagnostics.races.races",
     "share_pool": "streamkit._streams.shared_pool",
-    "share": "streamkit._sharing.leases",
+    "share": "streamkit.processes.leases",
 }
 
 _ELSEWHERE = {  # what this module had, or is thought to have, and the module that has it

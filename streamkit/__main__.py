@@ -1,6 +1,6 @@
 """``python -m streamkit``: the command ``streamkit``."""
 
-from streamkit._tools.cli import main
+from streamkit._cli.cli import main
 
 if __name__ == "__main__":
     main()

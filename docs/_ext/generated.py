@@ -20,7 +20,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-from streamkit._pictures.styles import STYLES
+from streamkit.diagnostics.pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What each error can say: the messages of the package, read from its source.
 
 A message is the text that an error is made with. What differs from call to call is shown as
-``...``. The functions of ``_base/messages.py`` word errors for others: each call of them is a
+``...``. The functions of ``_support/messages.py`` word errors for others: each call of them is a
 message of its own. The conformance kit and the tools are left out: they are not raised at users.
 """
 
@@ -24,8 +24,8 @@ Known = dict[str, list[ast.expr]]
 """What the names of a function stand for."""
 
 PACKAGE = Path(streamkit.__file__).parent
-SHARED = PACKAGE / "_base" / "messages.py"
-LEFT_OUT = {"testing", "_tools"}
+SHARED = PACKAGE / "_support" / "messages.py"
+LEFT_OUT = {"testing", "_cli"}
 BUILT_IN = ("AttributeError", "RuntimeError", "TimeoutError", "TypeError", "ValueError")
 KINDS = (*(name for name in vars(errors) if name.endswith("Error")), *BUILT_IN)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FOLDER = Path(__file__).parents[1] / "parity"
-ABSENT = "unit/test_parity.py::test_what_is_not_offered_is_not_there"
+ABSENT = "unit/tools/test_parity.py::test_what_is_not_offered_is_not_there"
 
 
 @dataclass(frozen=True)

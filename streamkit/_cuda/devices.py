@@ -5,10 +5,11 @@ It is None, "cpu", "cuda", "cuda:N", an ordinal or a library's device.
 
 from __future__ import annotations
 
+import functools
 import re
 
-from streamkit._base import messages
 from streamkit._cuda import driver
+from streamkit._support import messages
 
 _CUDA_DEVICE = re.compile(r"cuda(?::(\d+))?")
 
@@ -61,3 +62,11 @@ def ordinal_or_current(device: object) -> int:
     """Return the CUDA ordinal, of the current device if none is named."""
     ordinal = ordinal_of(device)
     return driver.current_device() if ordinal is None else ordinal
+
+
+@functools.cache
+def uuid_of(device: int) -> str:
+    """Return the device's UUID, as CUDA_VISIBLE_DEVICES takes it."""
+    text = bytes(driver.ask("cuDeviceGetUuid", device).bytes).hex()
+    parts = text[:8], text[8:12], text[12:16], text[16:20], text[20:]
+    return "GPU-" + "-".join(parts)

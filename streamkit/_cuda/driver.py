@@ -12,10 +12,10 @@ import functools
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import loader
-from streamkit._threads.locks import is_early_child, new_lock
+from streamkit._support import messages
+from streamkit._support.locks import is_early_child, new_lock
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -427,3 +427,24 @@ def query(stream: int) -> bool:
     if code and code != _NOT_READY:
         raise error("cuStreamQuery", code)
     return not code
+
+
+# -- handles that name an event or memory to another process -----------------------------------
+
+
+def handle_bytes(handle: Any) -> bytes:
+    """Return what is in CUDA's handle, of which the bindings have no attribute since 13.4."""
+    return bytes(_contents(handle))
+
+
+def handle_of(kind: Callable[[], Any], data: bytes) -> Any:
+    """Return CUDA's handle of a kind with that in it; ValueError if the size is not its own."""
+    handle = kind()
+    _contents(handle)[:] = list(data)
+    return handle
+
+
+def _contents(handle: Any) -> Any:
+    import ctypes  # noqa: PLC0415 - slow to import, and few programs send handles to others
+
+    return (ctypes.c_ubyte * 64).from_address(handle.getPtr())

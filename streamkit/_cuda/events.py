@@ -13,10 +13,10 @@ import sys
 from typing import Any
 
 from streamkit import errors
-from streamkit._base import messages
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
-from streamkit._threads.locks import new_lock
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
 
 _TIMING, _NO_TIMING, _INTERPROCESS = 0, 2, 4
 _NOT_READY = 600
@@ -40,6 +40,12 @@ def create(context: int, *, timing: bool, interprocess: bool = False) -> int:
 def destroy(event: int) -> None:
     """Destroy an event; waits already queued on it still hold."""
     ask("cuEventDestroy", event)
+
+
+def exported(context: int, event: int) -> bytes:
+    """Return what opens an event in another process; DriverError if it was not made for that."""
+    # any context of the device will do, but without a current one the call fails
+    return driver.handle_bytes(driver.call_in(context, ask, "cuIpcGetEventHandle", event))
 
 
 def record(event: int, stream: int, *, external: bool = False) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit import errors
-from streamkit._base import messages
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
+from streamkit._support import messages
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._threads.locks import in_child, new_lock
+from streamkit._support import messages
+from streamkit._support.locks import in_child, new_lock
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -141,7 +141,7 @@ def _began_as_fork() -> bool:
 
 def not_installed(library: str, cause: object) -> errors.BackendNotInstalledError:
     """Word a library that cannot be imported; its line fits the driver and what is installed."""
-    from streamkit._libraries import installed  # noqa: PLC0415 - slow to import, and for errors only
+    from streamkit.protocols import installed  # noqa: PLC0415 - slow to import, and for errors only
 
     return messages.not_installed(
         library, installed.install_line(library, driver_version() // 1000), cause

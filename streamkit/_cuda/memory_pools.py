@@ -1,9 +1,10 @@
-"""The memory pools from which ``cuMemAllocAsync`` takes; each device has a current one."""
+"""The memory pools from which ``cuMemAllocAsync`` takes, and which allocation an address is in."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamkit._cuda import driver, loader
 
@@ -145,3 +146,44 @@ def _source(device: int) -> tuple[Any, int] | None:
     peers = [one for one in _peers(device) if driver.ask("cuDeviceCanAccessPeer", one, device)]
     _give_access(pool, dict.fromkeys(peers, both))
     return pool, driver.create_private_stream(device, nonblocking=True, priority=0)
+
+
+# -- which allocation an address is in ---------------------------------------------------------
+
+
+class Allocation(NamedTuple):
+    """Memory that CUDA allocated as one, or that it pinned; a library's pool may divide it."""
+
+    start: int
+    size: int
+    is_host: bool
+    """Whether it is pinned memory of the host."""
+    context: int
+    """0 where the driver names none, as for memory of its pools."""
+
+
+_CONTEXT, _TYPE, _START, _SIZE = 1, 2, 11, 12  # of CUpointer_attribute
+_HOST_MEMORY = 1
+
+
+def allocation(address: int) -> Allocation | None:
+    """Return the allocation with this address in it; None for memory that CUDA does not know.
+
+    It lets no other thread run meanwhile, so that a callback can ask it.
+    """
+    found = (ctypes.c_uint64 * 4)()
+    which = (ctypes.c_int * 4)(_START, _SIZE, _TYPE, _CONTEXT)
+    place = ctypes.addressof(found)
+    where = (ctypes.c_void_p * 4)(*range(place, place + 32, 8))
+    ask_all = loader.with_gil("cuPointerGetAttributes")
+    code = ask_all(ctypes.c_uint(4), which, where, ctypes.c_uint64(address))
+    start, size, sort, context = found
+    if code or not size:
+        return None
+    return Allocation(start, size, sort & 0xFFFFFFFF == _HOST_MEMORY, context)
+
+
+def range_of(pointer: int) -> tuple[int, int]:
+    """Return where the allocation around a pointer begins, and its bytes."""
+    base, size = driver.ask("cuMemGetAddressRange", pointer)
+    return int(base), int(size)

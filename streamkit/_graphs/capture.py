@@ -8,29 +8,28 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base.blocks import block
-from streamkit._base.messages import describe
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
 from streamkit._cuda.graphs import DriverGraph, DriverPart
 from streamkit._graphs import checks, disposal
 from streamkit._graphs.disposal import OwnedGraph
 from streamkit._graphs.graph import CudaGraph
-from streamkit._host.stream import HostStream
-from streamkit._libraries.adapter import all_offered, offered
-from streamkit._queues import active_captures, registry
-from streamkit._scopes import loaded_libraries
+from streamkit._queues import active_captures, loaded_libraries, registry
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import wrap
-from streamkit._threads import garbage
+from streamkit._support import garbage
+from streamkit._support.messages import describe
+from streamkit._support.refusals import block
 from streamkit.protocols import Capture
+from streamkit.protocols.adapters import all_offered, offered
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from contextlib import AbstractContextManager
 
-    from streamkit._scopes.loaded_libraries import LoadedLibrary
+    from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph, CapturePart, StreamLike
 

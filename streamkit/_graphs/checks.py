@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base.messages import describe
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
-from streamkit._queues import identity, ordering, registry
-from streamkit._scopes import loaded_libraries
+from streamkit._queues import identity, loaded_libraries, ordering, registry
 from streamkit._streams.stream import CudaStream
+from streamkit._support.messages import describe
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from streamkit._base.queue import Queue, QueueRecord
     from streamkit._cuda.graphs import Captured
-    from streamkit._scopes.loaded_libraries import LoadedLibrary
+    from streamkit._queues.loaded_libraries import LoadedLibrary
+    from streamkit.protocols.queues import Queue, QueueRecord
 
 FIRST_USE = (
     "Run the block once before it is captured: what a library makes at its first use is illegal "

@@ -6,9 +6,9 @@ import dataclasses
 import numbers
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
 from streamkit._graphs import settings
 from streamkit._graphs.signatures import VALUES
+from streamkit._support import messages
 from streamkit.protocols import ArrayLayout
 
 if TYPE_CHECKING:

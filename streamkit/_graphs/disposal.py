@@ -15,24 +15,30 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, events, graphs
 from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
 from streamkit._graphs import checks
-from streamkit._libraries.adapter import all_offered, offered
-from streamkit._queues import active_captures, identity, keepalive, ordering, registry
+from streamkit._queues import (
+    active_captures,
+    identity,
+    keepalive,
+    loaded_libraries,
+    ordering,
+    registry,
+)
 from streamkit._queues.lifetime import OwnedEvent
-from streamkit._scopes import loaded_libraries
+from streamkit._support import messages
 from streamkit.protocols import Capture, Queue
+from streamkit.protocols.adapters import all_offered, offered
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from streamkit._base.queue import QueueRecord
     from streamkit._cuda.graphs import Captured
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import Adapter, CapturedGraph
+    from streamkit.protocols.queues import QueueRecord
 
 
 class Runs:

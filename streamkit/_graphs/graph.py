@@ -8,29 +8,28 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._base.blocks import block
-from streamkit._base.classes import Concrete
-from streamkit._base.messages import describe
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal
-from streamkit._host.stream import HostStream
-from streamkit._pictures import graph_picture
-from streamkit._queues import ordering
-from streamkit._scopes import loaded_libraries, open_scopes
+from streamkit._queues import loaded_libraries, open_scopes, ordering
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit._threads.locks import RLock
+from streamkit._support import messages
+from streamkit._support.classes import Concrete
+from streamkit._support.locks import RLock
+from streamkit._support.messages import describe
+from streamkit._support.refusals import block
+from streamkit.diagnostics.pictures import graph_picture
 from streamkit.protocols import Graph
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
-    from streamkit._base.queue import QueueRecord
     from streamkit._graphs.disposal import OwnedGraph
-    from streamkit._races.report import RaceReport
+    from streamkit.diagnostics.races.report import RaceReport
     from streamkit.protocols import CapturedGraph, StreamLike
+    from streamkit.protocols.queues import QueueRecord
 
     _Again = tuple[QueueRecord | None, Callable[[], bool], Callable[[], None]]
 
@@ -172,8 +171,8 @@ class CudaGraph(Graph, metaclass=Concrete):
             CaptureError: It is still being captured.
         """
         # few programs ask for the races of a graph
-        from streamkit._races import graph_nodes  # noqa: PLC0415
-        from streamkit._races.report import RaceReport  # noqa: PLC0415
+        from streamkit.diagnostics.races import graph_nodes  # noqa: PLC0415
+        from streamkit.diagnostics.races.report import RaceReport  # noqa: PLC0415
 
         names = graph_nodes.names_for(arrays)
         with self._lock:  # or another thread's close would take it away

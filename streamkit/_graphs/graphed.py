@@ -12,18 +12,17 @@ import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from streamkit._base import callables, messages
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import capturable, capture
 from streamkit._graphs.signatures import Signature
-from streamkit._host.stream import HostStream
-from streamkit._queues import active_captures
-from streamkit._scopes import loaded_libraries, open_scopes
+from streamkit._queues import active_captures, loaded_libraries, open_scopes
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import wrap
-from streamkit._threads.locks import Lock, take_if_free
+from streamkit._support import messages, refusals
+from streamkit._support.locks import Lock, take_if_free
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -166,12 +165,12 @@ def _check_function(fn: object) -> None:
             f"graphed needs a function, and was given {messages.describe(fn)}: write "
             "'@streamkit.graphed' above a function."
         )
-    kind = callables.kind_of(fn)
+    kind = refusals.kind_of(fn)
     if kind is not None:
         raise TypeError(
-            f"graphed cannot capture {callables.name_of(fn)}, which is {kind.name}, because its "
+            f"graphed cannot capture {refusals.name_of(fn)}, which is {kind.name}, because its "
             "work comes after the call that a graph would hold. Write the GPU work as a plain "
-            f"function under '@streamkit.graphed', and call that from {callables.name_of(fn)}."
+            f"function under '@streamkit.graphed', and call that from {refusals.name_of(fn)}."
         )
 
 

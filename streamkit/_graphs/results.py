@@ -7,8 +7,8 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._graphs.signatures import find, leaves, library_of, replaced
-from streamkit._libraries.adapter import offered
 from streamkit.protocols import Capture
+from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit._cuda import driver
-from streamkit._scopes import loaded_libraries
+from streamkit._queues import loaded_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

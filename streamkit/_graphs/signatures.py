@@ -15,17 +15,17 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from streamkit._base import extents, messages
 from streamkit._cuda import driver
 from streamkit._queues import registry
-from streamkit._streams.array_libraries import ARRAYS, ON_HOST
+from streamkit._queues.arrays import ARRAYS, ON_HOST
+from streamkit._support import extents, messages
 from streamkit.protocols import ArrayLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from streamkit._base.extents import Extent
-    from streamkit._streams.array_libraries import ArrayLibrary
+    from streamkit._queues.arrays import ArrayLibrary
+    from streamkit._support.extents import Extent
 
     Arguments: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 

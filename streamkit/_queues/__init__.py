@@ -1,1 +1,1 @@
-"""Which queue is this, who keeps it alive, and how two queues are ordered."""
+"""Which queue is this, who keeps it alive, its order, scopes and waits."""

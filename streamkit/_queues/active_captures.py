@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from streamkit._base.queue import this_thread
-from streamkit._threads.locks import new_lock
+from streamkit._support.locks import new_lock
 from streamkit.errors import CaptureError
+from streamkit.protocols.queues import this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from streamkit._base.queue import ThreadToken
+    from streamkit.protocols.queues import ThreadToken
 
 
 class OngoingError(CaptureError):

@@ -56,14 +56,21 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD, NullStream, Queue, QueueRecord, this_thread
-from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import driver, loader
-from streamkit._libraries.adapter import traits_of
 from streamkit._queues import registry
 from streamkit._queues.lifetime import OwnedQueue
-from streamkit._threads.locks import new_lock
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
+from streamkit._support.weak_table import WeakTable
+from streamkit.protocols.adapters import traits_of
+from streamkit.protocols.queues import (
+    LEGACY,
+    PER_THREAD,
+    NullStream,
+    Queue,
+    QueueRecord,
+    this_thread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

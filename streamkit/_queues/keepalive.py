@@ -23,17 +23,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit import errors
-from streamkit._base import messages
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import identity, ordering
 from streamkit._queues.lifetime import give_back, spare_events, take_event
-from streamkit._threads import garbage
+from streamkit._support import garbage, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Sized
 
-    from streamkit._base.queue import QueueRecord
     from streamkit._queues.lifetime import OwnedEvent
+    from streamkit.protocols.queues import QueueRecord
 
 
 class KeepAlive:

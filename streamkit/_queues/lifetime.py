@@ -16,8 +16,8 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
-from streamkit._base.queue import QueueRecord
 from streamkit._cuda import driver, events
+from streamkit.protocols.queues import QueueRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD, this_thread
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import active_captures, identity
 from streamkit._queues.lifetime import OwnedEvent, give_back, spare_events, take_event
+from streamkit._support import messages
+from streamkit.protocols.queues import LEGACY, PER_THREAD, this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols.queues import QueueRecord
 
 P = ParamSpec("P")
 T = TypeVar("T")

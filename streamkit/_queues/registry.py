@@ -15,13 +15,10 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from streamkit import errors
-from streamkit._base import messages
 from streamkit._cuda import devices, loader
-from streamkit._libraries import library as library_rows
-from streamkit._libraries.adapter import bind_by_steps, offered
+from streamkit._support import messages
 from streamkit.backends import (
-    _cuda_bindings,
-    _cuda_core,
+    _cuda_python,
     _cupy,
     _numba,
     _rmm,
@@ -30,12 +27,14 @@ from streamkit.backends import (
     _warp,
 )
 from streamkit.protocols import API, Adapter, CurrentStream, Events
+from streamkit.protocols import libraries as library_rows
+from streamkit.protocols.adapters import bind_by_steps, offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from importlib.metadata import EntryPoint
 
-    from streamkit._base.queue import Queue
+    from streamkit.protocols.queues import Queue
 
 FoundT = TypeVar("FoundT")
 CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
@@ -52,8 +51,8 @@ LIBRARIES[:] = [
     _tvm_ffi.LIBRARY,
     _numba.LIBRARY,
     _rmm.LIBRARY,
-    _cuda_core.LIBRARY,
-    _cuda_bindings.LIBRARY,
+    _cuda_python.CORE,
+    _cuda_python.BINDINGS,
 ]
 
 _SERVED = {row.root for row in LIBRARIES}
@@ -196,7 +195,7 @@ def _load_row(name: str) -> Adapter:
     try:
         importlib.import_module(row.module)
         if row.stand_in is None:
-            module: Any = importlib.import_module(row.adapter)
+            module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}")
             return module  # type: ignore[no-any-return]  # an adapter, as its row says
     except ImportError as error:
         if row.stand_in is None:

@@ -1,1 +1,1 @@
-"""What users hold and call: streams, events, ``wrap``, the current stream, ``handoff``."""
+"""What users hold and call: CUDA and host streams, events, ``wrap``, ``handoff``."""

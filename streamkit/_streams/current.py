@@ -6,19 +6,18 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit._base import blocks
-from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import devices, driver
-from streamkit._host import stream as host_stream
-from streamkit._host.stream import HostStream
-from streamkit._libraries.adapter import offered
-from streamkit._queues import registry
-from streamkit._scopes import loaded_libraries, open_scopes
-from streamkit._streams.array_libraries import place_of
+from streamkit._queues import loaded_libraries, open_scopes, registry
+from streamkit._queues.arrays import place_of
+from streamkit._streams import host_stream
 from streamkit._streams.factories import default_stream, from_handle
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
+from streamkit._support import refusals
+from streamkit._support.messages import describe, misplaced_arguments
 from streamkit.errors import OneQueueError, ScopeError
 from streamkit.protocols import CurrentStream, Stream
+from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -240,4 +239,4 @@ class use:  # noqa: N801 - used as a function
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # it is unset where ``__init__`` was called wrongly
         if getattr(self, "_is_unentered", False) and not is_finalizing():
-            blocks.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")
+            refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

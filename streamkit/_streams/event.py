@@ -6,30 +6,29 @@ import weakref
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from streamkit import errors
-from streamkit._base import classes, messages, trace
-from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import devices, driver, events
-from streamkit._host.event import HostEvent
-from streamkit._host.stream import HostStream
-from streamkit._queues import active_captures, identity, ordering, registry
+from streamkit._queues import active_captures, identity, ordering, registry, trace, waits
 from streamkit._queues.lifetime import (
     InterprocessEvent,
     OpenedEvent,
     OwnedEvent,
     create_interprocess,
 )
-from streamkit._waiting import waits
-from streamkit._waiting.points import Point
+from streamkit._queues.points import Point
+from streamkit._streams.host_event import HostEvent
+from streamkit._streams.host_stream import HostStream
+from streamkit._support import classes, messages
 from streamkit.protocols import Event, Events
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Never
 
-    from streamkit._base.queue import QueueRecord
-    from streamkit._interprocess.tokens import EventToken
     from streamkit._queues.registry import EventLibrary
+    from streamkit._support.tokens import EventToken
     from streamkit.protocols import EventLike, Stream
+    from streamkit.protocols.queues import QueueRecord
 
 
 _INVALID_HANDLE = 400
@@ -191,13 +190,13 @@ class CudaEvent(Event, metaclass=classes.Concrete):
                 event of another library with its like, once it was recorded.
             StreamClosedError: The event was closed.
         """
-        from streamkit._cuda import sharing  # noqa: PLC0415 - for few programs, as the next
-        from streamkit._interprocess import processes, tokens  # noqa: PLC0415
+        # for few programs
+        from streamkit._support import living_processes, tokens  # noqa: PLC0415
 
         handle, sent = self.handle, b""
         try:
             if handle:
-                sent = sharing.event_handle(driver.primary_context(self._device), handle)
+                sent = events.exported(driver.primary_context(self._device), handle)
         except errors.DriverError as error:
             if error.code not in _NOT_FOR_OTHERS:
                 raise
@@ -208,8 +207,8 @@ class CudaEvent(Event, metaclass=classes.Concrete):
                 "first."
             )
         exported[sent] = self
-        uuid = sharing.uuid_of(self._device)
-        return tokens.EventToken(processes.own_name(), uuid, sent).sealed()
+        uuid = devices.uuid_of(self._device)
+        return tokens.EventToken(living_processes.own_name(), uuid, sent).sealed()
 
     def close(self) -> None:
         self._owned = None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamkit._base.messages import describe, misspelled_arguments
-from streamkit._base.queue import LEGACY, PER_THREAD, Queue
 from streamkit._cuda import devices, driver
-from streamkit._host import stream as host_stream
-from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, lifetime
+from streamkit._streams import host_stream
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
+from streamkit._support.messages import describe, misspelled_arguments
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Stream
+from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
 
 if TYPE_CHECKING:
     from typing import Never

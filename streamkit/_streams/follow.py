@@ -6,15 +6,14 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamkit._base import blocks, callables
-from streamkit._base.messages import describe, misplaced_arguments
 from streamkit._cuda import driver
-from streamkit._host import stream as host_stream
-from streamkit._queues import registry
-from streamkit._scopes import open_scopes
-from streamkit._scopes.open_scopes import stack
-from streamkit._scopes.scope import NestedScope, choose
+from streamkit._queues import open_scopes, registry
+from streamkit._queues.open_scopes import stack
+from streamkit._queues.scope import NestedScope, choose
+from streamkit._streams import host_stream
 from streamkit._streams.current import current_stream, named
+from streamkit._support import refusals
+from streamkit._support.messages import describe, misplaced_arguments
 from streamkit.errors import ScopeError
 from streamkit.protocols import Stream
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Never, ParamSpec
 
-    from streamkit._host.stream import HostStream
+    from streamkit._streams.host_stream import HostStream
     from streamkit._streams.stream import CudaStream
 
     P = ParamSpec("P")
@@ -135,7 +134,7 @@ class follow:  # noqa: N801 - used as a function
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # it is unset where ``__init__`` was called wrongly
         if getattr(self, "_is_unused", False) and not is_finalizing():
-            blocks.warn_unentered(f"{self!r}", f"{self!r}")
+            refusals.warn_unentered(f"{self!r}", f"{self!r}")
 
     def __repr__(self) -> str:
         if self._libraries is None:
@@ -165,10 +164,10 @@ def _check_function(fn: object, scope: follow) -> None:
             f"{scope!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
             "functions of a class, below @staticmethod or @classmethod."
         )
-    kind = callables.kind_of(fn)
+    kind = refusals.kind_of(fn)
     if kind is not None:
         raise TypeError(
-            f"{scope!r} cannot decorate {callables.name_of(fn)}, which is {kind.name}: whatever "
+            f"{scope!r} cannot decorate {refusals.name_of(fn)}, which is {kind.name}: whatever "
             f"runs in this thread at its {kind.pause} would be on the followed stream. Enter 'with "
             f"{scope!r}:' inside it, around what has no {kind.pause}."
         )

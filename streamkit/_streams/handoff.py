@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY
-from streamkit._host.stream import HostStream
 from streamkit._queues import identity, keepalive, ordering, registry
-from streamkit._scopes.open_scopes import innermost
-from streamkit._streams.array_libraries import place_of
+from streamkit._queues.arrays import place_of
+from streamkit._queues.open_scopes import innermost
 from streamkit._streams.current import current_on
+from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
+from streamkit._support import messages
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from typing import Never
 
-    from streamkit._base.queue import QueueRecord
-    from streamkit._streams.array_libraries import ArrayLibrary
+    from streamkit._queues.arrays import ArrayLibrary
     from streamkit.protocols import ArrayLike, StreamLike
+    from streamkit.protocols.queues import QueueRecord
 
 ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 

@@ -6,15 +6,14 @@ import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
-from streamkit._libraries.adapter import offered
-from streamkit._queues import registry
-from streamkit._scopes import loaded_libraries
-from streamkit._threads.locks import new_lock
+from streamkit._queues import loaded_libraries, registry
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Memory
+from streamkit.protocols.adapters import offered
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,29 +7,37 @@ import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from streamkit import errors
-from streamkit._base import callables, classes, messages, trace
-from streamkit._base.queue import LEGACY
-from streamkit._base.weak_table import WeakTable
 from streamkit._cuda import devices, driver, events, loader
-from streamkit._host.stream import HostStream
-from streamkit._libraries.adapter import traits_of
-from streamkit._queues import active_captures, identity, keepalive, ordering, registry
+from streamkit._queues import (
+    active_captures,
+    identity,
+    keepalive,
+    open_scopes,
+    ordering,
+    points,
+    registry,
+    trace,
+    waits,
+)
 from streamkit._queues.lifetime import OwnedEvent
-from streamkit._scopes import open_scopes
-from streamkit._scopes.scope import Scoped
+from streamkit._queues.scope import Scoped
 from streamkit._streams.event import CudaEvent, find_event, not_an_event
-from streamkit._threads.uncollected import Submitted
-from streamkit._waiting import points, waits
+from streamkit._streams.host_stream import HostStream
+from streamkit._support import classes, messages, refusals
+from streamkit._support.reports import Submitted
+from streamkit._support.weak_table import WeakTable
 from streamkit.protocols import Event, Stream
+from streamkit.protocols.adapters import traits_of
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import ParamSpec
 
-    from streamkit._base.queue import QueueRecord
-    from streamkit._waiting.callbacks import Outcome
-    from streamkit._waiting.points import Point
+    from streamkit._queues.points import Point
+    from streamkit._queues.then import Outcome
     from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
+    from streamkit.protocols.queues import QueueRecord
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -297,7 +305,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             TypeError: ``fn`` cannot be called, or a call of it would only make a generator or a
                 coroutine.
         """
-        callables.check(fn, self, "then")
+        refusals.check(fn, self, "then")
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
@@ -429,9 +437,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             TypeError: ``fn`` cannot be called, or a call of it only makes a generator or a
                 coroutine, of which nothing would run.
         """
-        callables.check(fn, self, "submit")
+        refusals.check(fn, self, "submit")
         with self:
-            callables.check_result(fn(*args, **kwargs), fn)
+            refusals.check_result(fn(*args, **kwargs), fn)
 
     def keep(self, *objects: object) -> None:
         """Keep objects alive until all work submitted so far has run; never blocks.

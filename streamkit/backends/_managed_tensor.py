@@ -11,8 +11,7 @@ import math
 from ctypes import c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamkit._base import messages
-from streamkit._threads import garbage
+from streamkit._support import garbage, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import inspect
 import numbers
 from typing import Any
 
-from streamkit._base import messages
+from streamkit._support import messages
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Queue, Traits
 

@@ -13,21 +13,21 @@ import re
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit._audit.audit import audit
-from streamkit._base.messages import describe
 from streamkit._cuda import devices, driver, graphs
 from streamkit._graphs.capture import capture
 from streamkit._queues import registry
-from streamkit._recording.kernel_names import readable
-from streamkit._recording.operations import listed
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
+from streamkit._support.messages import describe
+from streamkit.diagnostics.audit.audit import audit
+from streamkit.diagnostics.recording.kernel_names import readable
+from streamkit.diagnostics.recording.operations import listed
 from streamkit.errors import BackendNotInstalledError, CaptureError, NoDeviceError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._audit.audit import AuditReport
+    from streamkit.diagnostics.audit.audit import AuditReport
 
 _PACKAGE = __name__.partition(".")[0]
 _ON_LEGACY = re.compile(r"legacy stream|capture_?implicit", re.IGNORECASE)

@@ -16,19 +16,18 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from streamkit import errors
-from streamkit._base import callables, messages
-from streamkit._host import work_queue
-from streamkit._host.stream import HostStream
-from streamkit._host.work_queue import Engine, Function, Mark, Turn, Wait
-from streamkit._scopes import open_scopes
-from streamkit._threads import uncollected
-from streamkit._threads.locks import RLock
+from streamkit._queues import open_scopes
+from streamkit._streams import host_queue
+from streamkit._streams.host_queue import Engine, Function, Mark, Turn, Wait
+from streamkit._streams.host_stream import HostStream
+from streamkit._support import messages, refusals, reports
+from streamkit._support.locks import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from streamkit._host.work_queue import Item, WorkQueue
-    from streamkit._threads.locks import Latch
+    from streamkit._streams.host_queue import Item, WorkQueue
+    from streamkit._support.locks import Latch
 
 # How probable it is at each step that the streams' priorities are drawn again; each seed takes one
 # of these. With 0 one stream runs ahead of another as far as it can, which finds work that nothing
@@ -86,9 +85,9 @@ def _scheduled(seed: int) -> Generator[_Scheduler]:
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
             "cannot interleave. Enter it first."
         )
-    work_queue.drain()
+    host_queue.drain()
     scheduler = _Scheduler(seed)
-    previous = work_queue.exchange(scheduler)
+    previous = host_queue.exchange(scheduler)
     try:
         try:
             yield scheduler
@@ -103,7 +102,7 @@ def _scheduled(seed: int) -> Generator[_Scheduler]:
         error.add_note(f"in streamkit.testing.adversarial({seed}): the same seed repeats it")
         raise
     finally:
-        work_queue.exchange(previous)
+        host_queue.exchange(previous)
 
 
 def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -> None:
@@ -123,10 +122,10 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             "program itself, as in for_seeds(program), and not what it returns."
         )
     had_work = []
-    kind = callables.kind_of(program)
+    kind = refusals.kind_of(program)
     if kind is not None:
         raise TypeError(
-            f"for_seeds cannot call {callables.name_of(program)}, which is {kind.name}: a call of "
+            f"for_seeds cannot call {refusals.name_of(program)}, which is {kind.name}: a call of "
             "it runs nothing. Give a function that runs the program, as by asyncio.run(main())."
         )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
@@ -136,11 +135,11 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
     if not had_work:
         raise ValueError(
             f"for_seeds was given no seed, {messages.describe(seeds)}, so that "
-            f"{callables.name_of(program)} did not run: give 1 or more."
+            f"{refusals.name_of(program)} did not run: give 1 or more."
         )
     if not any(had_work):
         raise ValueError(
-            f"{callables.name_of(program)} gave host streams no work to reorder, so that no seed "
+            f"{refusals.name_of(program)} gave host streams no work to reorder, so that no seed "
             "can show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
             "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
         )
@@ -289,7 +288,7 @@ class _Scheduler(Engine):
             self._stuck_since = math.inf
         else:
             self._stuck_since = min(self._stuck_since, time.monotonic())
-        return time.monotonic() - self._stuck_since > uncollected.PATIENCE
+        return time.monotonic() - self._stuck_since > reports.PATIENCE
 
     def _begin(self) -> tuple[WorkQueue, Item] | None:
         """Choose one of the items that may run, and let it begin; None if none may."""

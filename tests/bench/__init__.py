@@ -29,10 +29,10 @@ from bench.measurements import (
     time_import,
 )
 from bench.timing import Libraries, Row
+from streamkit._cli import machine
+from streamkit._cli.machine import CannotRunError
 from streamkit._cuda import driver
 from streamkit._queues import registry
-from streamkit._tools import machine
-from streamkit._tools.machine import CannotRunError
 from streamkit.errors import BackendNotInstalledError
 
 if TYPE_CHECKING:

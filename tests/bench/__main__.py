@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import bench
-from streamkit._tools import cli
+from streamkit._cli import cli
 
 if TYPE_CHECKING:
     import argparse

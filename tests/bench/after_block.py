@@ -22,8 +22,8 @@ from bench.timing import (
     same,
     take_turns,
 )
+from streamkit._cli.machine import CannotRunError
 from streamkit._cuda import loader
-from streamkit._tools.machine import CannotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -100,7 +100,7 @@ def _all_of(step: Callable[[], None]) -> None:
 
 def _parts(libraries: Libraries, x: Any) -> list[Callable[[], object]]:
     """Return what a step does in each library."""
-    from streamkit._tools.demo.warp_kernels import stretch
+    from streamkit._cli.demo_kernels import stretch
 
     cupy, warp = libraries.cupy, libraries.warp
     in_cupy, in_warp = cupy.from_dlpack(x), warp.from_torch(x)

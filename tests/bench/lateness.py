@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._cuda import driver, loader
-from streamkit._waiting import waits
+from streamkit._queues import waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

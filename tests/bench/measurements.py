@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from streamkit._cuda import loader
-from streamkit._threads import garbage
+from streamkit._support import garbage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -366,7 +366,7 @@ def _races_cupy(libraries: Libraries) -> Generator[Arms]:
 
 @_row(*_RACES, at_most=2.0, aim=1.6, note="the worst of three: a small kernel of Warp's")
 def _races_warp(libraries: Libraries) -> Generator[Arms]:
-    from streamkit._tools.demo.warp_kernels import stretch
+    from streamkit._cli.demo_kernels import stretch
 
     warp, device = libraries.warp, f"cuda:{libraries.device}"
     x = warp.zeros((32, 32), dtype=warp.float32, device=device)
@@ -386,7 +386,7 @@ def _races_torch(libraries: Libraries) -> Generator[Arms]:
 
 def _pipeline(libraries: Libraries) -> Callable[[Any], object]:
     """Return small work of all three libraries, on each other's results."""
-    from streamkit._tools.demo.warp_kernels import stretch
+    from streamkit._cli.demo_kernels import stretch
 
     torch, cupy, warp = libraries.torch, libraries.cupy, libraries.warp
     device = f"cuda:{libraries.device}"

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.end_to_end import STEPS
-from streamkit._tools import machine
+from streamkit._cli import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

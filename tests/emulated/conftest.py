@@ -189,7 +189,7 @@ def warp_state(warp):
 def held(gate):
     """Make streams whose work waits for the gate; what waits for them is over after the test."""
     import streamkit as sk
-    from streamkit._waiting import dispatcher  # it tells when nobody waits
+    from streamkit._queues import dispatcher  # it tells when nobody waits
     from support.queues import eventually
 
     def make(device=None):

@@ -37,14 +37,14 @@ from mutations import copies, faults, listed, reach  # noqa: E402 - found throug
 REACH = ROOT / ".mutations" / "reach.sqlite"
 OUT_OF_REACH = (
     # only the GPU tier runs these
-    "streamkit/_cuda/sharing.py",
-    "streamkit/_sharing/mappings.py",
+    "streamkit/processes/driver.py",
+    "streamkit/processes/mappings.py",
     "streamkit/backends/_cupy/fft_plans.py",
     "streamkit/backends/_rmm/",
     "streamkit/backends/_torch/capture.py",
     "streamkit/backends/_torch/random_numbers.py",
     "streamkit/backends/_torch/shared_pool.py",
-    "streamkit/_tools/demo/warp_kernels.py",
+    "streamkit/_cli/demo_kernels.py",
 )
 
 

@@ -1,9 +1,9 @@
 """The command, for a Python of its own: whoever imports this file reaches all that it can do."""
 
 COMMAND = """
-from streamkit._tools.cli import main  # what the script `streamkit` calls
+from streamkit._cli.cli import main  # what the script `streamkit` calls
 main()
 """
 
-OF_COMMANDS = ("streamkit._tools.cli", "numpy", "rich.console", "rich.table", "rich.progress")
+OF_COMMANDS = ("streamkit._cli.cli", "numpy", "rich.console", "rich.table", "rich.progress")
 """What it imports, for ``support.programs.forked``."""

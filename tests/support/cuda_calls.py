@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from streamkit._base.extents import Extent  # of an access
-from streamkit._cuda.sharing import Allocation  # what the driver says of memory
-from streamkit._races import cuda_races  # what is made of steps
-from streamkit._races.arrays import RacedArray  # of an access
-from streamkit._races.memory_use import Launch  # what a call does
-from streamkit._races.search import Access  # what a call does
-from streamkit._recording import steps  # what is made of facts
-from streamkit._recording.callbacks import Fact, Kernel  # facts are made up here
-from streamkit._recording.calls import CALLS  # facts are made up here
-from streamkit._recording.driver_recorder import KnownQueue  # what is known of a queue
-from streamkit._recording.memory import Lives  # whose memory an access uses
-from streamkit._recording.operations import AuditedQueue  # what a report calls a queue
-from streamkit._recording.places import Place  # where a call is
+from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
+from streamkit._support.extents import Extent  # of an access
+from streamkit.diagnostics.races import cuda_races  # what is made of steps
+from streamkit.diagnostics.races.arrays import RacedArray  # of an access
+from streamkit.diagnostics.races.memory_use import Launch  # what a call does
+from streamkit.diagnostics.races.search import Access  # what a call does
+from streamkit.diagnostics.recording import steps  # what is made of facts
+from streamkit.diagnostics.recording.callbacks import Fact, Kernel  # facts are made up here
+from streamkit.diagnostics.recording.calls import CALLS  # facts are made up here
+from streamkit.diagnostics.recording.driver_recorder import KnownQueue  # what is known of a queue
+from streamkit.diagnostics.recording.memory import Lives  # whose memory an access uses
+from streamkit.diagnostics.recording.operations import AuditedQueue  # what a report calls a queue
+from streamkit.diagnostics.recording.places import Place  # where a call is
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}

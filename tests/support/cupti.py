@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 
-from streamkit._recording.calls import CALLS  # CUPTI's numbers
+from streamkit.diagnostics.recording.calls import CALLS  # CUPTI's numbers
 
 NUMBER = {call.name: number for number, call in reversed(CALLS.items())}
 PER_THREAD = {call.name: number for number, call in CALLS.items() if call.is_per_thread}

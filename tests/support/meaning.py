@@ -66,7 +66,7 @@ def is_wording(node: ast.AST, name: str) -> bool:
         case ast.Assign(targets=[ast.Name(id="message")]):
             return True
         case ast.Return():
-            return name == "streamkit/_base/messages.py"
+            return name == "streamkit/_support/messages.py"
     return False
 
 

@@ -1,7 +1,7 @@
 """The examples and pages that order work, and why no race is found without some of their calls.
 
 ``HOST`` is for what they do on host streams, ``GPU`` for one GPU. A new program with a wait belongs
-in both, as tests/unit/test_missing_waits.py demands.
+in both, as tests/unit/tools/test_missing_waits.py demands.
 """
 
 from __future__ import annotations

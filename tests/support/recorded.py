@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
-from streamkit._audit import cupti as cupti_module  # it reads CUPTI's records
-from streamkit._audit import cupti_recorder  # records come from a file here
-from streamkit._audit.audit import AuditReport  # records come from a file here
-from streamkit._audit.cupti_recorder import Queues  # records come from a file here
-from streamkit._recording.operations import AuditedQueue  # records come from a file here
+from streamkit.diagnostics.audit import cupti as cupti_module  # it reads CUPTI's records
+from streamkit.diagnostics.audit import cupti_recorder  # records come from a file here
+from streamkit.diagnostics.audit.audit import AuditReport  # records come from a file here
+from streamkit.diagnostics.audit.cupti_recorder import Queues  # records come from a file here
+from streamkit.diagnostics.recording.operations import AuditedQueue  # records come from a file here
 
 DATA = json.loads((Path(__file__).parents[1] / "recorded" / "cupti.json").read_text())
 LEGACY = AuditedQueue("cuda:0", "legacy default stream", 23, True, (2, 14))

@@ -1,10 +1,11 @@
 """CuPy: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library, OtherName
+from streamkit.protocols.libraries import Library, OtherName
 
 LIBRARY = Library(
     "cupy",
     label="CuPy",
+    adapter="_cupy.adapter",
     module="cupy",
     mark="ndarray",
     requirements={12: '"cupy-cuda12x>=14.0"', 13: '"cupy-cuda13x>=14.0"'},

@@ -15,13 +15,13 @@ from weakref import ref
 
 import cupy
 
-from streamkit._base import messages
-from streamkit._base.queue import PER_THREAD
+from streamkit._support import messages
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
+from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import cupy
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver
+from streamkit._support import messages
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._protocol import Source
 from streamkit.errors import CaptureError
 from streamkit.protocols import Queue
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,10 +1,11 @@
 """numba-cuda: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library, OtherName
+from streamkit.protocols.libraries import Library, OtherName
 
 LIBRARY = Library(
     "numba",
     label="numba-cuda",
+    adapter="_numba.adapter",
     module="numba.cuda",
     mark="LTOIR",  # numba's own, which is another one, has none
     requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},

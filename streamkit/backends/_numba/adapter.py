@@ -9,9 +9,9 @@ import numpy as np
 from numba import cuda
 from numba.cuda.cudadrv import devicearray, driver
 
-from streamkit._base import messages
-from streamkit._base.queue import queue_of_bindings
+from streamkit._support import messages
 from streamkit.protocols import ArrayLayout, Queue, Traits
+from streamkit.protocols.queues import queue_of_bindings
 
 name = "numba"
 api = 1

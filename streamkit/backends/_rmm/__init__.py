@@ -1,10 +1,11 @@
 """RMM: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library
+from streamkit.protocols.libraries import Library
 
 LIBRARY = Library(
     "rmm",
     label="RMM",
+    adapter="_rmm.adapter",
     module="rmm",
     mark="reinitialize",
     requirements={12: '"rmm-cu12>=25.12"', 13: '"rmm-cu13>=25.12"'},

@@ -7,12 +7,12 @@ from typing import Any
 from rmm import mr
 from rmm.pylibrmm.stream import Stream
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY
 from streamkit._cuda import driver
+from streamkit._support import messages
 from streamkit.backends._protocol import Source
 from streamkit.errors import CaptureError
 from streamkit.protocols import Queue, Traits
+from streamkit.protocols.queues import LEGACY
 
 name = "rmm"
 api = 1

@@ -1,10 +1,11 @@
 """PyTorch: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library, OtherName
+from streamkit.protocols.libraries import Library, OtherName
 
 LIBRARY = Library(
     "torch",
     label="torch",
+    adapter="_torch.adapter",
     module="torch",
     mark="Tensor",
     requirements={  # the index decides for which CUDA a build is

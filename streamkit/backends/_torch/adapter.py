@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from streamkit._base import messages
-from streamkit._base.queue import PER_THREAD
 from streamkit._cuda import driver
-from streamkit._threads.locks import new_lock
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
 from streamkit.backends._torch import capture, workspaces
 from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.compiler import leave_streamkit_alone
@@ -27,6 +26,7 @@ from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
 from streamkit.backends._torch.settings import settings
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
+from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

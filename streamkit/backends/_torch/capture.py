@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from streamkit._base.frames import local_variables
 from streamkit._cuda import driver, graphs
-from streamkit._threads import garbage
+from streamkit._support import garbage
+from streamkit._support.frames import local_variables
 from streamkit.backends._torch import random_numbers, workspaces
 
 if TYPE_CHECKING:

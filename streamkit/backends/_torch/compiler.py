@@ -10,7 +10,7 @@ import contextlib
 import sys
 from typing import Any
 
-from streamkit._libraries.library import is_half_imported
+from streamkit.protocols.libraries import is_half_imported
 
 _RULES = "torch._dynamo.trace_rules"
 

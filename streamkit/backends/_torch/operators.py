@@ -15,7 +15,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils import _python_dispatch
 from torch.utils._pytree import tree_leaves
 
-from streamkit._threads.locks import new_lock
+from streamkit._support.locks import new_lock
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from streamkit._threads.locks import new_lock
+from streamkit._support.locks import new_lock
 
 
 def _are_shared() -> bool:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad
 
-from streamkit._libraries.adapter import NeedsFunction
 from streamkit.backends._torch.private_calls import private_call
 from streamkit.protocols import Settings
+from streamkit.protocols.adapters import NeedsFunction
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -1,10 +1,11 @@
 """tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library, OtherName
+from streamkit.protocols.libraries import Library, OtherName
 
 LIBRARY = Library(
     "tvm_ffi",
     label="tvm-ffi",
+    adapter="_tvm_ffi.adapter",
     module="tvm_ffi",
     mark="StreamContext",
     requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA

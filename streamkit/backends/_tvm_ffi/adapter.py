@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY
+from streamkit._support import messages
 from streamkit.backends import _managed_tensor
 from streamkit.protocols import Binding, Queue, Traits
+from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from typing import Self

@@ -1,10 +1,11 @@
 """Warp: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit._libraries.library import Library, OtherName
+from streamkit.protocols.libraries import Library, OtherName
 
 LIBRARY = Library(
     "warp",
     label="Warp",
+    adapter="_warp.adapter",
     module="warp",
     mark="get_stream",
     requirements={  # from 1.18 on the index has builds for CUDA 13

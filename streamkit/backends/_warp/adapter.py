@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit._base import messages
-from streamkit._base.weak_table import WeakTable
-from streamkit._libraries.adapter import NeedsFunction
-from streamkit._threads.locks import new_lock
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
+from streamkit._support.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.backends._warp.shared_pool import take_memory
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
+from streamkit.protocols.adapters import NeedsFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
-    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols.queues import QueueRecord
 
 __all__ = ["explain_kernel", "take_memory"]  # functions of the adapter too
 

@@ -14,8 +14,8 @@ from typing import Any
 import warp
 
 from streamkit._cuda import driver
-from streamkit._threads import garbage
-from streamkit._threads.locks import new_lock
+from streamkit._support import garbage
+from streamkit._support.locks import new_lock
 from streamkit.backends._warp import memory
 from streamkit.backends._warp.current_stream import warp_runtime
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import warp
 
 from streamkit import errors
-from streamkit._base.queue import here, this_thread
-from streamkit._threads.locks import new_turn_lock, wait_for_turn
+from streamkit._support.locks import new_turn_lock, wait_for_turn
 from streamkit.protocols import Binding
+from streamkit.protocols.queues import here, this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._base.queue import ThreadToken
+    from streamkit.protocols.queues import ThreadToken
 
 _lock = new_turn_lock()
 

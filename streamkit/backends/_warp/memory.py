@@ -23,14 +23,14 @@ import warp
 
 from streamkit import errors
 from streamkit._cuda import driver, events, memory_pools
-from streamkit._threads.locks import new_lock
+from streamkit._support.locks import new_lock
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
 from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._base.queue import QueueRecord
+    from streamkit.protocols.queues import QueueRecord
 
 # those of Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")

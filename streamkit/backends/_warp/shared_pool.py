@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import warp
 
-from streamkit._base import messages
-from streamkit._base.queue import LEGACY, PER_THREAD
 from streamkit._cuda import driver, memory_pools
+from streamkit._support import messages
 from streamkit.backends._frees import Frees, Piece
 from streamkit.backends._warp import memory
 from streamkit.backends._warp.current_stream import warp_runtime
 from streamkit.errors import CaptureError
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable

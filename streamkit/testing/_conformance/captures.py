@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
-from streamkit._libraries.adapter import offered
+from streamkit._support import messages
 from streamkit.protocols import Capture, Settings
+from streamkit.protocols.adapters import offered
 from streamkit.testing._conformance.subject import NotApplicableError
 
 if TYPE_CHECKING:

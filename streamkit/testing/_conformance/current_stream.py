@@ -7,10 +7,10 @@ import gc
 from typing import TYPE_CHECKING
 
 import streamkit as sk
-from streamkit._base import messages
 from streamkit._cuda import driver
-from streamkit._libraries.adapter import never_known, offered
+from streamkit._support import messages
 from streamkit.protocols import CurrentStream
+from streamkit.protocols.adapters import never_known, offered
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError, build_owned
 

@@ -6,10 +6,10 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from streamkit._base import messages
 from streamkit._cuda import driver
-from streamkit._libraries.adapter import offered
+from streamkit._support import messages
 from streamkit.protocols import Events
+from streamkit.protocols.adapters import offered
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import NotApplicableError, Owner, build_owned
 

@@ -7,11 +7,11 @@ import gc
 import sys
 
 import streamkit as sk
-from streamkit._base import messages
 from streamkit._cuda import driver
-from streamkit._libraries.adapter import GROUPS, TOGETHER, functions
 from streamkit._queues import registry
+from streamkit._support import messages
 from streamkit.protocols import API, Adapter, CurrentStream, Queue, Traits
+from streamkit.protocols.adapters import GROUPS, TOGETHER, functions
 from streamkit.testing import _gate
 from streamkit.testing._conformance.subject import (
     NotApplicableError,

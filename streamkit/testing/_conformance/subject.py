@@ -8,9 +8,9 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit._base import messages
 from streamkit._cuda import graphs
 from streamkit._queues import registry
+from streamkit._support import messages
 from streamkit.testing import _gate
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The command ``streamkit``: demo, matrix, doctor, audit and races of a program."""

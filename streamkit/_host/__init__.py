@@ -1,1 +1,0 @@
-"""Host streams: the same contract as a real queue on the CPU."""

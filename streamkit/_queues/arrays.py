@@ -1,0 +1,100 @@
+"""Whose array an object is: where it lies, on which stream its library works, who can lend it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._queues import registry
+from streamkit._support import messages
+from streamkit.protocols import CurrentStream, Memory
+from streamkit.protocols.adapters import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamkit.protocols import Adapter, ArrayLayout
+
+ON_HOST = 1, 3
+"""DLPack's device types of host memory, the second of pinned memory."""
+
+
+class ArrayLibrary(NamedTuple):
+    """What StreamKit calls of an array's library, looked up once for each type of array."""
+
+    name: str
+    device_of: Callable[[Any], int | None]
+    lend: Callable[[Any, object], Any]
+    lent_by: Callable[[Any], Any] | None
+    current: Callable[[int], Any] | None
+    """Its current stream of a device, or the handle of that; None if it has none."""
+    record_stream: Callable[[Any, Any], bool] | None = None
+    counts: Memory | None = None
+    """The adapter, if it can tell whether an array's memory is still in use."""
+    copies: Memory | None = None
+    """The adapter, if a graph can copy the library's arrays."""
+    memory_layout: Callable[[Any], ArrayLayout] | None = None
+    """What tells where an array's memory is; unlike ``copies``, it accepts one that needs a
+    gradient if the library can say so."""
+
+
+def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
+    if not isinstance(adapter, Memory):
+        return None
+    adapter.array_device(array)  # raises TypeError if the object is not an array of the library
+    layout = offered(adapter, Memory.array_layout)
+    return ArrayLibrary(
+        adapter.name,
+        adapter.array_device,
+        adapter.lend,
+        offered(adapter, Memory.lent_by),
+        adapter.current if isinstance(adapter, CurrentStream) else None,
+        offered(adapter, Memory.record_stream),
+        adapter if offered(adapter, Memory.memory_of) else None,
+        adapter if layout else None,
+        offered(adapter, Memory.memory_layout) or layout,
+    )
+
+
+ARRAYS = registry.Capability(_read_array)
+"""How every part of StreamKit recognises an array: ``registry.find(obj, ARRAYS)``."""
+
+_exchanges: dict[type, ArrayLibrary] = {}  # of types without an adapter that have DLPack's API
+
+
+def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
+    """Return the array's library, if any, and its CUDA device, None on the host.
+
+    TypeError if it is not an array that can be handed over.
+    """
+    kind = type(array)
+    library = ARRAYS.types.get(kind) or _exchanges.get(kind) or _library_of(array)
+    if library is not None:
+        try:
+            return library, library.device_of(array)
+        except TypeError:  # an object of the type that is not an array of CUDA or of the host
+            pass
+    try:
+        place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
+    except Exception as error:  # it has none, it is a class, or it knows no such device
+        raise messages.not_an_array(array) from error
+    if place not in ON_HOST:
+        raise messages.not_an_array(array)
+    return None, None
+
+
+def _library_of(array: object) -> ArrayLibrary | None:
+    """Return the library of an array, also of one that has no adapter."""
+    kind = type(array)
+    library = registry.find(array, ARRAYS)
+    if library is not None or not hasattr(kind, "__dlpack_c_exchange_api__"):
+        return library
+    if any(True for _ in registry.candidates(kind)):
+        return None
+    api = importlib.import_module("streamkit.backends._managed_tensor").exchange_of(kind)
+    if api is None:
+        return None
+    name = kind.__module__.partition(".")[0]
+    library = ArrayLibrary(name, api.array_device, api.lend, api.lent_by, api.current)
+    registry.remember(_exchanges, kind, library, "")
+    return library

@@ -1,0 +1,121 @@
+"""The loaded libraries that have a current stream: those that a scope moves."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit import errors
+from streamkit._cuda import driver
+from streamkit._queues import identity, registry
+from streamkit._support.locks import new_lock
+from streamkit.protocols import Capture, CurrentStream
+from streamkit.protocols.adapters import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from streamkit.protocols import Adapter, Binding, Settings
+    from streamkit.protocols.queues import QueueRecord
+
+
+class LoadedLibrary(NamedTuple):
+    """What a scope needs of one library, looked up once."""
+
+    name: str
+    adapter: Adapter
+    current: Callable[[int], Any]
+    bind: Callable[[Any], Binding]
+    context: Callable[[], int] | None
+    """The current context, where the library tells it cheaply."""
+    device: CurrentStream | None
+    """What tells the library's own current device, where it keeps one and there are several."""
+    settings: Settings | None
+    """What a program can set in it that changes what its calls compute."""
+
+
+final: tuple[LoadedLibrary, ...] | None = None
+"""What ``libraries`` returns from now on; None while another library could still be loaded."""
+
+_found: tuple[LoadedLibrary, ...] = ()
+_missing: Mapping[str, Callable[[], Adapter]] | None = None
+"""What loads the adapter of each library not loaded yet, by module; None before the first look."""
+_lock = new_lock()
+
+
+def libraries() -> tuple[LoadedLibrary, ...]:
+    """Return the loaded libraries that have a current stream, in table order.
+
+    A library whose build or driver has no CUDA has none. Asking initialises a library that is
+    imported but has not touched CUDA.
+    """
+    if _missing is None:
+        _look_again()
+        return _found
+    for module in _missing:
+        if module in sys.modules and registry.is_loaded(module):
+            _look_again()
+            break
+    return _found
+
+
+def found_so_far() -> tuple[LoadedLibrary, ...]:
+    """Return what ``libraries`` returned last. It loads nothing, so destructors may call it."""
+    return _found
+
+
+def _look_again() -> None:
+    global _found, _missing, final  # noqa: PLW0603 - one table for the process
+    with _lock:
+        missing = registry.loaders_with_current() if _missing is None else dict(_missing)
+        found = list(_found)
+        for module in [module for module in missing if registry.is_loaded(module)]:
+            adapter = missing.pop(module)()
+            if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
+                context = offered(adapter, CurrentStream.current_context)
+                has_device = offered(adapter, CurrentStream.current_device) is not None
+                device = adapter if has_device and driver.device_count() > 1 else None
+                settings = offered(adapter, Capture.settings)
+                found.append(
+                    LoadedLibrary(
+                        adapter.name,
+                        adapter,
+                        adapter.current,
+                        adapter.bind,
+                        context,
+                        device,
+                        None if settings is None else settings(),
+                    )
+                )
+        found.sort(key=lambda library: registry.rank(library.name))
+        _found, _missing = tuple(found), missing
+        final = None if missing else _found
+
+
+def _has_cuda(adapter: CurrentStream) -> bool:
+    device = driver.current_device()
+    try:
+        driver.call_in(driver.primary_context(device), adapter.current, device)
+    except errors.NoDeviceError:
+        return False
+    return True
+
+
+def other_queues(
+    queue: QueueRecord, libraries: Iterable[LoadedLibrary]
+) -> list[tuple[QueueRecord, Any]]:
+    """Return the libraries' other current queues on this queue's device, each once.
+
+    Each comes with the library's own stream, which keeps it alive. The context of this queue must
+    be current.
+    """
+    found: list[tuple[QueueRecord, Any]] = [(queue, None)]
+    for library in libraries:
+        native = library.current(queue.device)
+        other = identity.queue_of(native)
+        for known, _ in found:
+            if other is known or (other.handle == known.handle and identity.same(other, known)):
+                break
+        else:
+            found.append((other, native))
+    return found[1:]

@@ -1,0 +1,79 @@
+"""Points of CUDA queues that the host waits for."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamkit._cuda import driver, events
+from streamkit._queues import ordering
+from streamkit._queues.lifetime import PointEvent
+from streamkit._support import messages
+from streamkit._support.locks import new_lock
+
+if TYPE_CHECKING:
+    from streamkit.protocols.queues import QueueRecord
+
+    Reached = list[tuple[Any, Exception | None]]
+
+
+class Listener(Protocol):
+    """What the dispatcher tells of points: all that one look has found, at once, in their order."""
+
+    @abstractmethod
+    def tell(self, reached: Reached) -> object:
+        """Take the waiter of each point that is reached, with the error of its queue or None.
+
+        It is called in the dispatcher's thread, must not block, and runs no code of the user.
+        """
+
+    @abstractmethod
+    def stir(self) -> object:
+        """Be ready, because ``tell`` may follow soon; the same rules apply."""
+
+
+_numbers = itertools.count()
+
+
+class Point:
+    """An event that the host waits for. Whoever holds the point holds what destroys the event.
+
+    Points of one ``queue`` are reached in the order of their numbers; None if it is unknown.
+    """
+
+    __slots__ = ("event", "keeps", "listener", "number", "queue", "waiter")
+
+    def __init__(
+        self, event: int, keeps: object, queue: QueueRecord | None, number: int = 0
+    ) -> None:
+        self.event, self.keeps, self.queue, self.number = event, keeps, queue, number
+        self.listener: Listener | None = None  # None if no one waits any more
+        self.waiter: Any = None
+
+    def drop(self) -> None:
+        """Forget the listener, which is not told then."""
+        self.listener = self.waiter = None
+
+
+def mark(queue: QueueRecord, what: object, operation: str) -> Point:
+    """Mark the queue's present end; CaptureError if it captures."""
+    event, first = PointEvent(queue.context), queue.first_record()
+    turn = first.marking
+    if turn is None:
+        turn = first.__dict__.setdefault("marking", new_lock())  # atomic
+    # a record lets other threads run, and one of them could record and take its number before this
+    with turn:
+        ordering.on(queue, _record, event, queue, what, operation)
+        number = next(_numbers)
+    event.use_again(queue.context)
+    return Point(event.handle, event, first, number)
+
+
+def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str) -> None:
+    handle = queue.handle
+    if driver.capture_id(handle) is None:
+        events.record(event.handle, handle)
+        if driver.capture_id(handle) is None:  # else a capture has begun, and may have the event
+            return
+    raise messages.illegal_in_capture(operation, what, "end the capture first.")

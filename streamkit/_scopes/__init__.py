@@ -1,1 +1,0 @@
-"""The scope: one stream current in every loaded library, exactly restored."""

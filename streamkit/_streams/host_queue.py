@@ -1,0 +1,675 @@
+"""The queue behind a host stream: one worker thread runs its items, and ends soon after the last.
+
+An engine can run the items of all queues instead, as that of ``streamkit.testing.adversarial``
+does. In a forked child all queues begin empty, because their worker threads, which go on with the
+items, are in the parent alone.
+
+Threads that wait for one another in a circle would hang, which streams of CUDA never do. So a queue
+that one of them holds goes on without it, and the thread gets its turn back when its wait is over.
+A queue cannot go on past a running function: if each of them runs one, one gets ScopeError.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+from abc import abstractmethod
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamkit._queues import waits
+from streamkit._streams.host_worker import Worker
+from streamkit._support import locks, reports, workers
+from streamkit._support.locks import Latch, new_lock
+from streamkit.errors import ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from streamkit._support.reports import Failure, Submitted
+
+    Item = Callable[[], None]
+
+
+class Engine(Protocol):
+    """What runs the items of all queues instead of worker threads; any thread calls it."""
+
+    @abstractmethod
+    def put(self, queue: WorkQueue, item: Item) -> None:
+        """Take a queue's next item. Never runs it."""
+
+    @abstractmethod
+    def ended(self, queue: WorkQueue) -> None:
+        """Note that the queue's running item has ended."""
+
+    @abstractmethod
+    def wait(self, event: Latch, timeout: float | None) -> bool:
+        """Run items until one of them sets the event; False after ``timeout`` seconds."""
+
+    @abstractmethod
+    def waits_for_futures(self) -> bool:
+        """Whether nothing can run until a future is done, or a thread ends its item."""
+
+    @abstractmethod
+    def polled(self) -> None:
+        """Note that a caller asks, without waiting, whether something is done."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Run all items there are."""
+
+
+_engine: Engine | None = None
+_working: set[WorkQueue] = set()  # those with items
+_queues: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
+_forks = 0  # how many lie between the process that imported this and the present one
+
+
+def exchange(engine: Engine | None) -> Engine | None:
+    """Let an engine, or worker threads if it is None, run all items; return the one before."""
+    global _engine
+    previous, _engine = _engine, engine
+    return previous
+
+
+def has_engine() -> bool:
+    """Whether an engine runs the items, which it does only while a caller waits."""
+    return _engine is not None
+
+
+def drain() -> None:
+    """Wait until everything queued so far, on any queue, has run."""
+    if _engine is not None:
+        _engine.finish()
+    for queue in _working.copy():
+        mark = Mark(queue)
+        queue.put(mark)
+        mark.wait()
+
+
+class _Blocked:
+    """A thread that waits for a point of a queue."""
+
+    __slots__ = ("deferred", "error", "event", "outer", "queue", "suspended", "timeout")
+
+    def __init__(
+        self,
+        event: Latch,
+        queue: WorkQueue,
+        timeout: float | None,
+        outer: _Blocked | None,
+    ) -> None:
+        self.event, self.queue, self.timeout = event, queue, timeout
+        self.outer = outer  # the thread's wait during which a signal's handler began this one
+        self.suspended: list[Turn] = []  # its turns, which it needs back before it goes on
+        self.deferred: list[Turn] = []  # those for which ``outer`` waits, to be queued again
+        self.error: ScopeError | None = None
+
+
+_blocked: dict[int, _Blocked] = {}
+_circles = new_lock()
+
+
+def _wait(
+    event: Latch, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
+) -> bool:
+    """Block this thread until the queue sets the event; False after ``timeout`` seconds."""
+    thread = threading.get_ident()
+    blocked = _Blocked(event, queue, timeout, _blocked.get(thread))
+    try:
+        with _circles:
+            _blocked[thread] = blocked
+            _open_circle(thread)
+        with workers.making_way():
+            if spin:
+                reached = waits.ask(functools.partial(_is_set, event), timeout)
+            else:
+                reached = event.wait(timeout)
+    finally:
+        try:
+            _unblock(thread, blocked)
+        except BaseException:  # an interrupt
+            _unblock(thread, blocked)
+            raise
+        finally:
+            for turn in blocked.deferred:
+                turn.put_back()
+    if blocked.error is not None:
+        raise blocked.error
+    for turn in blocked.suspended:
+        turn.begin_again()
+    return reached
+
+
+# sleep(0) sleeps for 50 us on Linux
+_free_gil: Callable[[], object] = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
+
+
+def _is_set(event: Latch) -> bool:
+    """Whether it is set; if not, let the queue's worker have the GIL for a moment."""
+    if event.is_set():
+        return True
+    _free_gil()
+    return False
+
+
+def _unblock(thread: int, blocked: _Blocked) -> None:
+    """Note that a thread's wait is over; a second call changes nothing."""
+    with _circles:
+        if blocked.outer is not None:
+            _blocked[thread] = blocked.outer
+        else:
+            _blocked.pop(thread, None)
+
+
+def _circle(thread: int) -> list[_Blocked]:
+    """Return what a thread and others wait for, if it waits for itself by that; else nothing."""
+    circle: list[_Blocked] = []
+    blocked = _blocked.get(thread)
+    while blocked is not None and not blocked.event.is_set() and len(circle) < len(_blocked):
+        circle.append(blocked)
+        if blocked.queue.thread == thread:
+            return circle
+        blocked = _blocked.get(blocked.queue.thread)
+    return []
+
+
+def _open_circle(thread: int) -> None:
+    """Let one of the queues go on if a thread that begins to wait would wait for itself."""
+    circle = _circle(thread)
+    if not circle or any(blocked.queue.suspend_turn() for blocked in circle):
+        return
+    if all(blocked.timeout is None for blocked in circle):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        text = "; ".join(
+            f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
+            for blocked in circle
+        )
+        others = [*circle[1:], circle[0]]  # the thread that holds a queue waits for the next one's
+        waiting = next(
+            (other for one, other in zip(circle, others, strict=True) if one.queue.function),
+            circle[0],  # a destructor waits, which ran in a worker between two items
+        )
+        waiting.error = ScopeError(
+            f"functions of host streams wait for one another, and none could end: {text}. Order "
+            "the streams with a.wait(b), outside of the functions."
+        )
+        waiting.event.set()
+
+
+class FirstError:
+    """The first error of a queue's items. When the stream has raised it, another of these follows.
+
+    It ``stops`` the queue's functions if it came with a wait, because the data that they would work
+    on are not there.
+    """
+
+    __slots__ = ("failure", "stops")
+
+    def __init__(self) -> None:
+        self.failure: Failure | None = None
+        self.stops = False
+
+
+class Mark:
+    """A point of a queue: reached when everything queued before it has run."""
+
+    __slots__ = ("_failed", "_forks", "_queue", "_tells", "first", "reached", "time_ns")
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.first = queue.first  # by the time this is reached, the queue may have another one
+        self._queue: WorkQueue | None = queue  # until it is reached
+        self._failed = False
+        self.reached = Latch()
+        self.time_ns: int = 0
+        self._tells: list[Callable[[], object]] = []
+        self._forks = _forks
+
+    def __call__(self) -> None:
+        """Be reached, as an item of the queue."""
+        self.time_ns = time.perf_counter_ns()
+        self._failed = self.first.failure is not None
+        self._queue = None
+        self.reached.set()
+        self._tell()
+
+    def tell(self, call: Callable[[], object]) -> Callable[[], None]:
+        """Let the thread that reaches the mark call ``call``; return a function that cancels that.
+
+        It is called at once if the mark is reached already, and must not block.
+        """
+        self._tells.append(call)
+        if self.is_reached:
+            self._tell()
+
+        def forget() -> None:
+            with suppress(ValueError):  # it was called already
+                self._tells.remove(call)
+
+        return forget
+
+    def _tell(self) -> None:
+        while self._tells:
+            try:
+                call = self._tells.pop(0)
+            except IndexError:  # another thread took it
+                return
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - the others have to be called too
+                reports.report(error, "a callback for when a host stream has run")
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first error before it that no wait had raised by then; None until it is reached."""
+        return self.first.failure if self._failed else None
+
+    def raise_error(self) -> None:
+        """Raise the error of ``failure``, if there is one, each time."""
+        failure = self.failure
+        if failure is not None:
+            raise failure.tell()
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether all before it has run; in a forked child, True for the marks of the parent."""
+        return self.reached.is_set() or self._forks != _forks
+
+    @property
+    def done(self) -> bool:
+        """``is_reached`` for a caller that polls, which an engine has to know."""
+        if _engine is not None:
+            _engine.polled()
+        return self.is_reached
+
+    def wait(
+        self, timeout: float | None = None, *, spin: bool = False, unless: Mark | None = None
+    ) -> bool:
+        """Block until it, or the mark ``unless``, is reached; False after ``timeout`` seconds."""
+        queue = self._queue
+        if self.is_reached or queue is None:
+            return True
+        if _engine is not None:
+            return _engine.wait(self.reached, timeout)
+        event = Latch()
+        forgets = [mark.tell(event.set) for mark in (self, unless) if mark is not None]
+        try:
+            return _wait(event, queue, timeout, spin=spin)
+        finally:
+            for forget in forgets:
+                forget()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend the task until it is reached."""
+        engine = _engine
+        if engine is not None:
+            yield  # other tasks run once: what they submit now takes part
+            while not (self.is_reached or engine.wait(self.reached, 0)):
+                if not engine.waits_for_futures():
+                    break
+                yield  # a task of this loop may have to finish one
+            self.wait()
+        elif not self.is_reached:
+            yield from waits.told(
+                lambda loop, waiter: self.tell(functools.partial(loop.tell, [(waiter, None)]))
+            )
+
+
+class Wait:
+    """An item that ends when a mark, of any queue, is reached.
+
+    An error before the mark becomes one of ``queue``, the one that waits, and stops its functions.
+    """
+
+    __slots__ = ("_queue", "mark")
+
+    def __init__(self, mark: Mark, queue: WorkQueue | None = None) -> None:
+        self.mark = mark
+        self._queue = queue
+
+    def __call__(self) -> None:
+        """Block until the mark is reached."""
+        self.mark.wait()
+        failure = self.mark.failure
+        if failure is not None and self._queue is not None:
+            self._queue.fail(failure, stops=True)
+
+
+class Turn:
+    """An item whose work another thread does: it begins when the queue reaches the item."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self.thread = threading.get_ident()
+        self.over = False
+        self.begun, self._release = Latch(), Latch()
+        self._queue = queue
+
+    def begin(self) -> None:
+        """Join the queue, and wait until it reaches this item."""
+        self._queue.put(self)
+        if _engine is not None:
+            _engine.wait(self.begun, None)
+        else:
+            _wait(self.begun, self._queue)
+
+    def __call__(self) -> None:
+        """Let the other thread run, until it ends the turn or is suspended."""
+        with _circles:  # or that thread could seem to wait for itself
+            if self.over:  # an interrupt ended it while it waited for the queue
+                return
+            self._queue.thread, self._queue.turn = self.thread, self
+            blocked = _blocked.get(self.thread)
+            if blocked is not None and blocked.event is not self.begun and _circle(self.thread):
+                # a handler of a signal began another wait there, which needs this queue to go on
+                self._queue.let_go(self)
+                blocked.deferred.append(self)
+                return
+            release = self._release
+            self.begun.set()
+        release.wait()
+
+    def suspend(self) -> None:
+        """Let the queue go on while the turn's thread is blocked."""
+        release = self._release
+        self.begun, self._release = Latch(), Latch()
+        _blocked[self.thread].suspended.append(self)
+        release.set()
+
+    def begin_again(self) -> None:
+        """Wait for the queue again, as its next item."""
+        self.put_back()
+        _wait(self.begun, self._queue)
+
+    def put_back(self) -> None:
+        """Be the queue's next item."""
+        self._queue.put_first(self)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._release.is_set()
+
+    def end(self) -> None:
+        """Let the queue go on; after an interrupt, a second call does the rest."""
+        if not self.has_ended:
+            with _circles:  # so that it does not begin meanwhile
+                self.over = True
+                self._queue.let_go(self)
+            self._queue.end_item(self)
+            self._release.set()
+
+
+class Function:
+    """A submitted function; a subclass makes an item of it, which calls the function.
+
+    One that ``is_foreign`` waits for what another may never finish: the program's end gives it up.
+    """
+
+    __slots__ = ("what",)
+    is_foreign = False
+
+    def __init__(self, what: Submitted) -> None:
+        self.what = what
+
+    @abstractmethod
+    def __call__(self) -> None: ...
+
+    def is_ready(self) -> bool:
+        """Whether it need not wait for anything outside of all queues."""
+        return True
+
+
+class WorkQueue:
+    """Runs items one after the other, in a thread that starts with the first."""
+
+    worker: Worker | None = None
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name = name  # of its threads
+        self.title = title  # in messages
+        self.first = FirstError()  # the one that no wait for the queue has raised
+        self.begin()
+        _queues.add(self)
+
+    def begin(self) -> None:
+        """Begin with no items and no worker, as a new queue or in a forked child."""
+        self._items: deque[Item] = deque()
+        self._lock = locks.RLock()  # a destructor that submits may run inside it
+        self.worker = None
+        self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
+        self.turn: Turn | None = None  # the one that another thread has
+        self.thread = 0  # the one that runs an item
+        self._pending: set[Item] = set()  # items that have not ended
+
+    @property
+    def idle(self) -> bool:
+        """Whether every item has ended."""
+        return not self._pending
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is its worker, which cannot wait for itself."""
+        worker = self.worker
+        return worker is not None and worker.ident == threading.get_ident()
+
+    def polled(self) -> bool:
+        """``idle`` for a caller that polls, which an engine has to know."""
+        if _engine is not None:
+            _engine.polled()
+        return self.idle
+
+    def put(self, item: Item) -> None:
+        """Queue an item; RuntimeError if no thread can be started."""
+        engine = _engine
+        if engine is not None:
+            self._pending.add(item)
+            engine.put(self, item)
+            return
+        try:
+            with self._lock:
+                _working.add(self)
+                self._items.append(item)
+                self._pending.add(item)
+            self._have_worker(item)
+        except BaseException:  # after an interrupt, what is queued has to run
+            if self._items:
+                self._have_worker(item)
+            raise
+
+    def put_first(self, turn: Turn) -> None:
+        """Queue a turn again, ahead of all other items."""
+        with self._lock:
+            _working.add(self)
+            self._items.appendleft(turn)
+        self._have_worker(turn)
+
+    def _have_worker(self, item: Item) -> None:
+        """Start a worker unless there is one; of two that start at once, one works."""
+        worker = self._living_worker()
+        if worker:
+            worker.bell.ring()
+            return
+        try:
+            Worker(self).start()
+        except RuntimeError:  # the item would never run: take it back
+            with self._lock:
+                # another thread has started one
+                if self._living_worker() or item not in self._items:
+                    return
+                self._items.remove(item)
+                self._pending.discard(item)
+                if not self._items:
+                    _working.discard(self)
+            raise
+
+    def _living_worker(self) -> Worker | None:
+        """Return the worker; None at the end of the interpreter, at which daemon threads stop."""
+        return None if sys.is_finalizing() else self.worker
+
+    def work(self, worker: Worker, *, ends: bool) -> bool:
+        """Run all items in the worker's thread; whether it is to wait for others.
+
+        It is not if it ``ends`` and finds none, or if the queue has another worker.
+        """
+        thread = threading.get_ident()
+        with self._lock:
+            self.worker = self.worker or worker
+        while self.worker is worker:  # in a child that an item has forked, the queue has none
+            with self._lock:
+                self.thread = thread  # also between two items, where a destructor may wait
+                if not self._items:
+                    self.function = None
+                    if ends:
+                        self.worker, self.thread = None, 0
+                    _working.discard(self)
+                    break
+                ends = False
+                item = self._items.popleft()
+                self.function = item if isinstance(item, Function) else None
+            try:
+                if isinstance(item, Mark):  # before another thread can see that it is reached
+                    self.end_item(item)
+                item()
+            except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
+                reports.report(error, f"an item of {self.title}")
+            if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
+                self.end_item(item)
+        stays = self.worker is worker
+        # the frames of an error hold this one
+        item = None  # type: ignore[assignment]
+        del self
+        return stays
+
+    def __del__(self) -> None:
+        if self.worker:
+            self.worker.bell.ring()
+
+    def suspend_turn(self) -> bool:
+        """Let the queue go on if a waiting thread holds it; False if none does."""
+        turn = self.turn
+        if turn is None:
+            return False
+        self.let_go(turn)
+        turn.suspend()
+        return True
+
+    def let_go(self, turn: Turn) -> None:
+        """Note that a thread holds the queue no longer."""
+        if self.turn is turn:
+            self.thread, self.turn = 0, None
+
+    def end_item(self, item: Item) -> None:
+        """Note that an item has ended."""
+        self._pending.discard(item)
+        if _engine is not None:
+            _engine.ended(self)
+
+    def fail(self, failure: Failure, *, stops: bool = False) -> None:
+        """Note an error, unless there is one already: then no wait raises the later one.
+
+        If it ``stops`` the queue, no function runs until the stream has raised the error.
+        """
+        with self._lock:  # or a wait could just have raised the one that is there
+            first = self.first
+            if first.failure is None:
+                first.failure = failure
+            elif first.failure.error is failure.error:
+                failure.is_told = True  # there is one report of an error
+            first.stops = first.stops or stops
+
+    def raise_error(self, mark: Mark | None = None) -> None:
+        """Raise the first error that no wait has raised, or that of a mark, if there is one."""
+        with self._lock:
+            first = self.first if mark is None else mark.first
+            failure = first.failure if mark is None else mark.failure
+            if failure is not None and first is self.first:
+                self.first = FirstError()
+        if failure is not None:
+            raise failure.tell()
+
+    def give_up(self) -> None:
+        """Report the error, once all has run, of a queue for which no wait can begin any more."""
+        if _engine is not None:  # it raises the errors itself
+            return
+        mark = Mark(self)
+        mark.tell(self._forget_error)
+        with suppress(RuntimeError):  # no thread can be started: the program's end reports it
+            self.put(mark)
+
+    def _forget_error(self) -> None:
+        self.first = FirstError()
+
+    # -- the end of the program ---------------------------------------------------------------
+
+    def finish(self) -> bool:
+        """Wait until all has run; False if that may never be, or no thread can be started."""
+        turn = self.turn
+        if turn is not None and turn.thread == threading.get_ident():
+            turn.end()  # the body that this thread did not leave ends with the program
+        elif turn is not None and not self._items:
+            return False
+        try:
+            return self.has_run()
+        except RuntimeError:  # no thread can be started
+            return False
+
+    def has_run(self, others: Callable[[], bool] = bool) -> bool:
+        """Wait until all has run; False if that may never be, unless ``others`` may see to it."""
+        mark = Mark(self)
+        self.put(mark)
+        while not mark.wait(reports.PATIENCE):
+            if self._is_held() and not others():
+                return False
+        return True
+
+    def _is_held(self) -> bool:
+        """Whether it, or a queue for which it waits, waits for what may never be.
+
+        That is a thread that holds it and waits for no queue, or a future.
+        """
+        if _engine is not None:
+            return _engine.waits_for_futures()
+        queue = self
+        for _ in range(len(_blocked) + 1):
+            blocked = _blocked.get(queue.thread)
+            if blocked is None:
+                return queue.turn is not None or getattr(queue.function, "is_foreign", False)
+            queue = blocked.queue
+        return True  # a circle
+
+    def drop(self) -> None:
+        """Report the functions that have not ended, and forget them."""
+        with self._lock:
+            items = [self.function, *self._items]
+            self._items.clear()
+        reports.report_dropped([item.what for item in items if isinstance(item, Function)])
+
+
+def _finish_all() -> bool:
+    return _engine is None and sum(queue.finish() for queue in _working.copy()) > 0
+
+
+def _drop_all() -> None:
+    for queue in _working.copy():
+        queue.drop()
+
+
+reports.finishes.append(_finish_all)
+reports.drops.append(_drop_all)
+
+
+def _begin_anew() -> None:
+    global _forks  # noqa: PLW0603 - one count for the process
+    if _engine is None:  # an engine runs items in the thread that waits, which the child has
+        _forks += 1
+        _working.clear()
+        _blocked.clear()
+        for queue in list(_queues):
+            queue.begin()
+
+
+locks.in_child(_begin_anew)

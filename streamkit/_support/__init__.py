@@ -1,0 +1,1 @@
+"""Locks, threads, weak tables, messages, classes and tokens: no CUDA, no stream."""

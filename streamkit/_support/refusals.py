@@ -1,0 +1,130 @@
+"""What would do nothing and is refused: blocks never entered, functions of generators."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import warnings
+from types import CoroutineType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
+
+from streamkit._support.messages import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def warn_unentered(what: str, statement: str) -> None:
+    """Warn of what is dropped without having been entered, from its ``__del__``."""
+    text = f"{what} was never entered, and did nothing: write 'with {statement}:'."
+    warnings.warn(text, RuntimeWarning, stacklevel=3)  # often the line that made and dropped it
+
+
+class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - one more frame would be a place for an interrupt
+    """What a generator function does around a block."""
+
+    statement: str
+    """What follows ``with``."""
+
+    def __call__(self, _: object) -> NoReturn:
+        """Raise TypeError: as a decorator it would throw away what ``as`` gives."""
+        raise TypeError(
+            f"{self.statement.partition(' as ')[0]} is not a decorator, because what it gives "
+            f"would be lost: write 'with {self.statement}:' inside the function."
+        )
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "args") and not is_finalizing():  # which entering it deletes
+            warn_unentered(self.statement.partition(" as ")[0], self.statement)
+
+
+def block(
+    statement: str,
+) -> Callable[[Callable[P, Generator[T]]], Callable[P, Block[T]]]:
+    """Return a decorator as ``contextlib.contextmanager``, for what follows this ``with``."""
+
+    def decorate(function: Callable[P, Generator[T]]) -> Callable[P, Block[T]]:
+        @functools.wraps(function)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Block[T]:
+            made = Block(function, args, kwargs)
+            made.statement = statement
+            return made
+
+        return make
+
+    return decorate
+
+
+# -- functions whose call runs nothing yet: those of generators and of ``async`` ----------------
+
+
+class Kind(NamedTuple):
+    """A kind of functions whose call runs nothing yet."""
+
+    name: str
+    pause: str
+    """At which words of its body the caller goes on."""
+
+
+# by the flag of their code, as ``inspect`` has them, which is slow to import
+_KINDS = {
+    0x80: Kind("an async function", "await"),
+    0x200: Kind("an async generator", "yield or await"),
+    0x20: Kind("a generator", "yield"),
+}
+_ANY = 0x80 | 0x200 | 0x20
+
+
+def kind_of(fn: Any) -> Kind | None:
+    """Return of which kind a callable is, also a partial one or an object; None if of none."""
+    fn = _inner(fn)
+    code = getattr(fn, "__code__", None)
+    if code is None:
+        code = getattr(_inner(type(fn).__call__), "__code__", None)
+    flags = getattr(code, "co_flags", 0)
+    if not flags & _ANY:
+        return None
+    return next(kind for flag, kind in _KINDS.items() if flags & flag)
+
+
+def _inner(fn: Any) -> Any:
+    """Return the function of a method or of a ``functools.partial``."""
+    while isinstance(fn, (functools.partial, MethodType)):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+    return fn
+
+
+def check(fn: object, stream: object, method: str) -> None:
+    """Raise TypeError for what a method of a stream cannot call, or would call in vain."""
+    if not callable(fn):
+        raise TypeError(
+            f"{method} of {describe(stream)} needs a function, and was given {describe(fn)}: write "
+            f"s.{method}(fn, x), with the function first and then what to call it with."
+        )
+    kind = kind_of(fn)
+    if kind is not None:
+        raise TypeError(
+            f"{method} of {describe(stream)} was given {name_of(fn)}, which is {kind.name}: a "
+            "call of it runs nothing of its body. Give a function that does the work before it "
+            "returns; in async code, await the stream: 'await s'."
+        )
+
+
+def check_result(result: object, fn: object) -> None:
+    """Raise TypeError for the coroutine that a submitted function has returned."""
+    if type(result) is CoroutineType:
+        result.close()  # else it would warn that it was not awaited
+        raise TypeError(
+            f"{name_of(fn)} returned a coroutine, {result.__qualname__}, which will not be "
+            "awaited, because submit drops what a function returns. Let the function do the work "
+            "before it returns; in async code, await the stream: 'await s'."
+        )
+
+
+def name_of(fn: object) -> str:
+    """Return what a message calls a function."""
+    return getattr(_inner(fn), "__qualname__", None) or describe(fn)

@@ -1,1 +1,0 @@
-"""Threads, their locks and futures, and what they or the garbage collector leave."""

@@ -1,1 +1,0 @@
-"""The command line: bench, demo, matrix, and their tables on the terminal."""

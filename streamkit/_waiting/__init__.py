@@ -1,1 +1,0 @@
-"""Waiting from the host: blocking, in a coroutine, or by a function that is called afterwards."""

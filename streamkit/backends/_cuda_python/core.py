@@ -1,0 +1,75 @@
+"""cuda.core: ``Stream``, ``GraphBuilder`` and ``Event``. It has no current stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cuda.core
+
+from streamkit._cuda import events
+from streamkit._support import messages
+from streamkit.backends._protocol import Source
+from streamkit.protocols import Queue, Traits
+from streamkit.protocols.queues import queue_of_bindings
+
+name = "cuda.core"
+api = 1
+traits = Traits(
+    any_context=True,
+    hides_owners=True,  # behind C++ references
+    remembers_handles=False,  # its buffers hold their stream
+)
+
+_TELLS_CLOSED = hasattr(cuda.core.Stream, "is_closed")
+"""Whether a closed stream raises. Before 1.2 it reads as handle 0, like one made of 0."""
+
+
+def extract(obj: Any) -> Queue:
+    """Read the handle by the protocol: after ``close``, ``.handle`` is the legacy stream's 0."""
+    if not isinstance(obj, cuda.core.Stream) and type(obj).__name__ != "GraphBuilder":
+        raise messages.not_a_stream(obj)
+    try:
+        _, handle = obj.__cuda_stream__()
+    except (AttributeError, RuntimeError) as error:  # the first by a closed builder, before 1.1
+        raise messages.closed(obj) from error
+    if not handle and not _TELLS_CLOSED and _has_let_go(obj):
+        raise messages.closed(obj)
+    return queue_of_bindings(handle % 2**64, obj)  # it reads the handle as signed
+
+
+def _has_let_go(obj: Any) -> bool:
+    """Whether a stream of cuda.core before 1.2 is closed."""
+    stream = obj if isinstance(obj, cuda.core.Stream) else obj.stream
+    return events.shared_by(stream) is None
+
+
+def borrow(queue: Queue) -> Any:
+    if queue.is_default:
+        singletons = {1: cuda.core.LEGACY_DEFAULT_STREAM, 2: cuda.core.PER_THREAD_DEFAULT_STREAM}
+        return singletons[queue.handle]
+    try:
+        device = cuda.core.Device(queue.device)
+        device.set_current()  # create_stream asks for it, once in each thread
+        return device.create_stream(Source(queue))  # which it keeps alive
+    except Exception as error:
+        raise events.core_error("cuCtxSetCurrent", error) from error
+
+
+def event_handle(event: Any) -> int:
+    if not isinstance(event, cuda.core.Event):
+        raise messages.not_a_stream(event)
+    handle = int(event.handle or 0)
+    if not handle:  # each of its events has one until ``close``
+        raise messages.closed(event)
+    return handle
+
+
+def event_device(event: Any) -> int | None:
+    event_handle(event)  # a closed one has no device, which each version tells in its own way
+    return int(event.device.device_id)
+
+
+def borrow_event(handle: int, device: int, owner: object) -> Any:
+    raise messages.library_cannot_take(
+        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
+    )

@@ -1,0 +1,1 @@
+"""What only looks: recording, audits, races, pictures, and the doctor."""

@@ -1,0 +1,254 @@
+"""``audit``: what really ran in a block, and on which queue; and its report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkit._cuda import driver, loader
+from streamkit._streams.host_stream import HostStream
+from streamkit._streams.stream import CudaStream, wrap
+from streamkit._support.messages import at_end, describe
+from streamkit._support.refusals import block
+from streamkit.diagnostics.audit.callback_recorder import CallbackRecorder
+from streamkit.diagnostics.audit.cupti_recorder import CudaRecorder
+from streamkit.diagnostics.pictures import chrome_trace, page, terminal
+from streamkit.diagnostics.pictures.in_order import InOrder
+from streamkit.diagnostics.pictures.timeline import counted
+from streamkit.diagnostics.recording.host_recorder import HostRecorder
+from streamkit.diagnostics.recording.operations import (
+    AuditedQueue,
+    Operation,
+    Operations,
+    given_to_cuda,
+    listed,
+)
+from streamkit.errors import OneQueueError, ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from os import PathLike
+
+    from streamkit.protocols import StreamLike
+
+
+@block("streamkit.audit() as report")
+def audit(*, times: bool = False) -> Generator[AuditReport]:
+    """Record every operation in the block, of any library and thread, with its real queue.
+
+    On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
+    submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
+    when it is made, so the report knows the order in which the GPU was given its work, and not when
+    that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
+    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host streams
+    know their times, which a report has if the block gave work to them alone.
+
+    The report is made when the block ends, which waits until host streams have run; if the block
+    raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
+    stream. Audits nest. In a forked child host streams alone are recorded.
+
+    With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
+    graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
+    every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
+    stays attached. Detaching it crashes a process that has a second thread, and gains next to
+    nothing in one that has none.
+
+    Args:
+        times: Record when each operation ran on the GPU.
+
+    Raises:
+        BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
+            The error says how to install it.
+        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
+            it meanwhile.
+        CaptureError: The block ends while a stream captures, and times are recorded.
+        ForkedProcessError: The block ends in a child that was forked inside it.
+    """
+    return _record(times=times, uses_cuda=driver.is_available)
+
+
+@block("program_audit() as report")
+def program_audit(*, times: bool = False) -> Generator[AuditReport]:
+    """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
+    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()), is_end=True)
+
+
+def _record(
+    *, times: bool, uses_cuda: Callable[[], bool], is_end: bool = False
+) -> Generator[AuditReport]:
+    report, cuda = AuditReport(), None
+    if uses_cuda():
+        cuda = CudaRecorder() if times else CallbackRecorder()
+    host = HostRecorder(cuda.count if isinstance(cuda, CallbackRecorder) else int)
+    recorders = (host,) if cuda is None else (cuda, host)
+
+    def complete() -> None:
+        on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
+        on_cuda = [] if cuda is None else cuda.operations()
+        if times or not on_cuda:
+            key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
+            found = [*on_cuda, *(one.operation for one in on_host)]
+            report.complete(found, unfinished=unfinished, key_of=key_of)
+        else:
+            order = InOrder([*map(given_to_cuda, on_cuda), *on_host])
+            report.complete(order.operations.operations, unfinished=unfinished, has_times=False)
+
+    with ExitStack() as completing, ExitStack() as finishing:
+        for recorder in recorders:
+            finishing.push(at_end(recorder.stop))
+            recorder.start()
+        completing.push(at_end(complete))  # all have begun: after all have stopped
+        yield report
+        if cuda is not None:
+            cuda.sync()
+        host.sync(is_end=is_end)
+
+
+class AuditReport(Operations):
+    """What ran in the block of ``streamkit.audit``; made when the block ends."""
+
+    def off_queue(self, stream: StreamLike | AuditedQueue) -> list[Operation]:
+        """Return the work that ran elsewhere than on a stream.
+
+        Args:
+            stream: Any library's, or one of ``queues``.
+        """
+        is_there = self._finder(stream)
+        return [one for one in self.work if one.queue is None or not is_there(one.queue)]
+
+    def assert_one_queue(self, stream: StreamLike | AuditedQueue | None = None) -> None:
+        """Check that all work ran on one stream.
+
+        Args:
+            stream: Any library's, or one of ``queues``. None: whichever had the most work.
+
+        Raises:
+            OneQueueError: Some ran elsewhere, which is listed; or there was none, which would prove
+                nothing.
+        """
+        work = self.work
+        if not work:
+            raise OneQueueError(
+                "nothing ran in the audit, so nothing is known of "
+                f"{'its queues' if stream is None else describe(_known(stream))}. Put the work "
+                "inside its block."
+            )
+        wanted = stream
+        if stream is None:
+            queues = Counter(one.queue for one in work)
+            wanted = max(self.queues, key=queues.__getitem__, default=None)
+        strays = work if wanted is None else self.off_queue(wanted)
+        if strays:
+            lines = "\n".join(listed(strays))
+            where = "a queue that is known" if wanted is None else describe(_known(wanted))
+            where = str(wanted) if isinstance(wanted, AuditedQueue) else where
+            raise OneQueueError(
+                f"{len(strays)} of {len(work)} operations did not run on {where}:\n{lines}\n"
+                "Put the work inside 'with streamkit.use(stream):', after every import."
+            )
+
+    def _finder(self, stream: StreamLike | AuditedQueue) -> Callable[[AuditedQueue], bool]:
+        wanted = _known(stream)
+        if isinstance(wanted, AuditedQueue):
+            return lambda queue: queue == wanted
+        if self._key_of is None or wanted.device == "cpu" or wanted.closed:
+            return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
+        key = self._key_of(wanted)
+        return lambda queue: queue.device != "cpu" and queue.key == key
+
+    # -- to look at ---------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Print one row for each queue; without times, what was given to it.
+
+        Raises:
+            BackendNotInstalledError: rich is missing.
+        """
+        terminal.show(self)
+
+    def to_chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
+
+        Args:
+            path: The file to write.
+
+        Raises:
+            ScopeError: The audit recorded no times.
+        """
+        if self._operations is not None and not self.has_times:
+            raise ScopeError(
+                "the audit recorded no times, which a trace shows. Record with "
+                "streamkit.audit(times=True)."
+            )
+        trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write a page to zoom into, filter and search; return its path. It needs no network.
+
+        Without times it shows the order in which all was given.
+
+        Args:
+            path: The file to write.
+        """
+        Path(path).write_text(page.html_of(self), encoding="utf-8")
+        return Path(path)
+
+    def _repr_html_(self) -> str | None:
+        """Show the page in a notebook; where scripts are not trusted, its first sentence."""
+        return None if self._operations is None else page.as_cell(self)
+
+    # -- as data ------------------------------------------------------------------------------
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report in JSON's types, the queues listed once."""
+        places = (queue for one in self.operations for queue in (one.queue, one.after))
+        queues = dict.fromkeys(queue for queue in places if queue is not None)
+        number: dict[AuditedQueue | None, int] = {one: place for place, one in enumerate(queues)}
+        operations = [
+            {**vars(one), "queue": number.get(one.queue), "after": number.get(one.after)}
+            for one in self.operations
+        ]
+        return {
+            "queues": [asdict(queue) for queue in queues],
+            "operations": operations,
+            "unfinished": self.unfinished,
+            "has_times": self.has_times,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> AuditReport:
+        """Return the report that ``as_data`` gave.
+
+        Args:
+            data: What it gave, also by way of JSON.
+        """
+        queue_of: dict[int | None, Any] = {}
+        for place, found in enumerate(data["queues"]):
+            queue_of[place] = AuditedQueue(**(found | {"key": tuple(found["key"])}))
+        report = cls()
+        report.complete(
+            (
+                Operation(**(one | {key: queue_of.get(one[key]) for key in ("queue", "after")}))
+                for one in data["operations"]
+            ),
+            unfinished=data["unfinished"],
+            has_times=data.get("has_times", True),  # older data says nothing
+        )
+        return report
+
+    def __repr__(self) -> str:
+        if self._operations is None:
+            return "<streamkit audit report, not over>"
+        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
+        return f"<streamkit audit report: {work}, {queues}>"
+
+
+def _known(stream: StreamLike | AuditedQueue) -> Any:
+    """Return a stream of ours, closed ones included, or a queue of a report."""
+    is_ours = isinstance(stream, (AuditedQueue, CudaStream, HostStream))
+    return stream if is_ours else wrap(stream)

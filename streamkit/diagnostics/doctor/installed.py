@@ -1,0 +1,359 @@
+"""What is installed here, and what is wrong with it; nothing is imported to know it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamkit._queues import registry
+from streamkit._support.living_processes import SETTING
+from streamkit._support.messages import DISTRIBUTION
+from streamkit.diagnostics.doctor import toolkit
+from streamkit.diagnostics.doctor.report import Library
+from streamkit.protocols import Diagnosis, Finding, installed
+from streamkit.protocols.adapters import offered
+from streamkit.protocols.installed import CPU, Package, major_of
+from streamkit.protocols.libraries import NEWEST, OLDEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from streamkit.diagnostics.doctor.report import Driver, Standing
+
+    Progress = Callable[[str, int, int], object]
+
+_OTHERS_NAME = "streamkit"  # another project, whose package has our name too
+_ROWS = {row.name: row for row in registry.LIBRARIES}
+VARIABLES = (
+    *dict.fromkeys(row.switch for row in registry.LIBRARIES if row.switch),
+    *(row.ignored_switch for row in registry.LIBRARIES if row.ignored_switch),
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_LAUNCH_BLOCKING",
+    SETTING,
+)
+"""The variables that CUDA, a library or StreamKit reads."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What is installed here, by library."""
+
+    packages: dict[str, Package]
+    variants: dict[str, list[str]]
+    """By library, its distributions, of which only one may be installed."""
+    names_clash: bool
+    """Whether the other project called ``streamkit`` is installed."""
+    environment: dict[str, str]
+    """The variables that CUDA or a library reads, as far as they are set."""
+    loaded: frozenset[str]
+    """The libraries that were loaded before anything was asked."""
+
+    @classmethod
+    def read(cls) -> Installed:
+        """Return what is installed, and the variables that are set."""
+        found = installed.distributions()
+        packages = installed.packages(found)
+        variants = {row.name: installed.variants(row, found) for row in registry.LIBRARIES}
+        for entry in importlib.metadata.entry_points(group=registry.ENTRY_POINTS):
+            if entry.dist is not None:
+                packages[entry.name] = Package(
+                    entry.dist.name, entry.dist.version, None, entry.name
+                )
+        return cls(
+            packages,
+            variants,
+            _OTHERS_NAME in found,
+            {name: os.environ[name] for name in VARIABLES if name in os.environ},
+            frozenset(registry.loaded()),
+        )
+
+    def load(self, driver: Driver | None, progress: Progress) -> Iterator[Finding]:
+        """Import every installed library; one that cannot be is a finding."""
+        for done, (name, package) in enumerate(self.packages.items()):
+            progress(f"import {name}", done, len(self.packages))
+            try:
+                with warnings.catch_warnings():  # of the library's own modules: not ours to mend
+                    warnings.simplefilter("ignore")
+                    importlib.import_module(package.module)
+            except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
+                yield Finding(
+                    "cannot-be-imported",
+                    f"{name} {package.version} is installed and cannot be imported: "
+                    f"{type(error).__name__}: {error}",
+                    f"Install it again: {self.replacement(name, driver)}",
+                    name,
+                )
+
+    def ask_loaded(self) -> None:
+        """Note the CUDA that loaded libraries tell where their metadata do not."""
+        for name, load in registry.loaded().items():
+            package = self.packages.get(name)
+            if package is not None and package.cuda is None:
+                with suppress(Exception):  # the look at this process tells that it cannot be asked
+                    built_for = offered(load(), Diagnosis.built_for)
+                    if built_for is not None:
+                        self.packages[name] = package._replace(cuda=built_for())
+
+    @property
+    def missing(self) -> list[str]:
+        """The libraries that StreamKit knows and that are neither installed nor loaded."""
+        return [name for name in _ROWS if name not in self.packages and name not in self.loaded]
+
+    def libraries(self, standing: Mapping[str, Standing], *, all_loaded: bool) -> list[Library]:
+        """Return each library that is installed or loaded, with its current stream."""
+        loaded = set(registry.loaded()) if all_loaded else self.loaded
+        rows: list[Library] = []
+        for name in dict.fromkeys([*_ROWS, *self.packages, *loaded]):
+            package = self.packages.get(name)
+            per_thread = name in _ROWS and self._is_on(_ROWS[name].switch)
+            if package is not None or name in loaded:
+                rows.append(
+                    Library(
+                        name,
+                        version=package and package.version,
+                        cuda=package and package.cuda,
+                        loaded=name in loaded,
+                        handle_0="per-thread" if per_thread else "legacy",
+                        current=standing.get(name),
+                    )
+                )
+        return rows
+
+    def _is_on(self, switch: str | None) -> bool:
+        if switch is None or switch not in self.environment:
+            return False
+        value = self.environment[switch]
+        return bool(value if self._takes_any_text(switch) else _number(value))
+
+    def _takes_any_text(self, switch: str) -> bool:
+        """Whether the version that is installed takes any text of the switch for yes, "0" too."""
+        for row in registry.LIBRARIES:
+            if row.switch == switch and row.numeric_switch and row.name in self.packages:
+                version = self.packages[row.name].numbers
+                return version < row.numeric_switch.get(version[0], ())
+        return False
+
+    def replacement(self, library: str, driver: Driver | None) -> str:
+        """Return how to have a build that fits the others and the driver, and not this one."""
+        package = self.packages.get(library)
+        others = {name: found for name, found in self.packages.items() if name != library}
+        major = installed.cuda_in_use(others, 0 if driver is None else major_of(driver.cuda))
+        if library in _ROWS:
+            return installed.replacement(_ROWS[library], package, major or NEWEST)
+        return f"a build of {library} for CUDA {major or NEWEST}"
+
+    # -- what is wrong with it ----------------------------------------------------------------
+
+    def check(self, driver: Driver | None) -> Iterator[Finding]:
+        if self.names_clash:
+            yield Finding(
+                "other-streamkit",
+                f"the distribution {_OTHERS_NAME!r} of another project is installed: both have a "
+                "package of this name, and one overwrites the other",
+                f"pip uninstall {_OTHERS_NAME}, then install {DISTRIBUTION} again.",
+            )
+        yield from self._stand_ins()
+        for library, names in self.variants.items():
+            if len(names) > 1:
+                one = self.replacement(library, driver).partition(", then ")[2]
+                yield Finding(
+                    f"two-{library}s",
+                    f"{' and '.join(names)} are installed together, in one folder",
+                    f"pip uninstall {' '.join(names)}, then {one}",
+                    library,
+                )
+        if driver is not None and driver.devices and "cuda.core" in self.missing:
+            yield Finding(
+                "no-cuda-python",
+                "cuda.core, through which streams wait for each other, is not installed",
+                f"Install it: {self.replacement('cuda.core', driver)}",
+                "cuda.core",
+            )
+        yield from self._too_old(driver)
+        yield from self._untested()
+        yield from self._builds(driver)
+        yield from self._switches()
+        yield from self._toolkit(driver)
+        if self.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+            yield Finding(
+                "launch-blocking",
+                "CUDA_LAUNCH_BLOCKING is set: each launch waits for its kernel, which hides every "
+                "missing wait between streams",
+                "Unset it, unless you look for the kernel that fails.",
+            )
+
+    def _stand_ins(self) -> Iterator[Finding]:
+        """Yield what has a library's name without being it, imported or where it would be found.
+
+        Programs look in the folder in which they are started, and a command of pip's does not.
+        """
+        for row in registry.LIBRARIES:
+            what = row.stand_in
+            if what is None and row.root not in sys.modules:
+                spec = None
+                with suppress(ImportError):  # a program's own finder may forbid the import
+                    spec = importlib.util.find_spec(row.root)
+                if spec is not None and spec.submodule_search_locations is None:  # no package
+                    what = f"'import {row.root}' finds {spec.origin}, which is not {row.label}"
+                elif (near := Path(f"{row.root}.py")).is_file():
+                    what = (
+                        f"'import {row.root}' finds {near.absolute()} in programs that are started "
+                        f"in this folder, and that is not {row.label}"
+                    )
+            if what is not None:
+                yield Finding("stand-in", what, row.stand_in_remedy, row.name)
+
+    def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
+        for name, package in self.packages.items():
+            oldest = _ROWS[name].oldest if name in _ROWS else ()
+            if package.numbers < oldest:
+                wanted = ".".join(map(str, oldest))
+                yield Finding(
+                    "old-library",
+                    f"{name} {package.version} is older than StreamKit can serve ({wanted})",
+                    self.replacement(name, driver),
+                    name,
+                )
+
+    def _untested(self) -> Iterator[Finding]:
+        """Yield what is newer than all that StreamKit was tested with, and is used all the same."""
+        for name, package in self.packages.items():
+            newest = _ROWS[name].newest if name in _ROWS else ()
+            if newest and package.numbers[: len(newest)] > newest:
+                tested = ".".join(map(str, newest))
+                yield Finding(
+                    "untested-library",
+                    f"{name} {package.version} is beyond what this StreamKit was tested with (up "
+                    f"to {tested}); it is used all the same",
+                    f"Update {DISTRIBUTION}. If something goes wrong: pip install "
+                    f'"{package.name}=={tested}.*"',
+                    name,
+                )
+
+    def _builds(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield builds for no CUDA, for one that the driver does not serve, or for several."""
+        majors: dict[str, int] = {}
+        served = 0 if driver is None else major_of(driver.cuda)
+        for name, package in self.packages.items():
+            if len(self.variants.get(name, ())) > 1:
+                continue  # of the two, one goes: that is a finding already
+            if package.cuda == CPU:
+                if driver is None or not driver.devices:
+                    continue  # there is nothing that it could use
+                yield Finding(
+                    f"{name}-cpu",
+                    f"{name} {package.version} is built without CUDA, and has no streams to share",
+                    self.replacement(name, driver),
+                    name,
+                )
+            elif package.cuda is not None:
+                major = major_of(package.cuda)
+                if not _ROWS[name].carries_cuda:
+                    majors[name] = major
+                if driver is not None and major > served:
+                    row = _ROWS[name]
+                    instead = f", or {installed.replacement(row, package, served)}"
+                    yield Finding(
+                        "driver-older-than-runtime",
+                        f"{name} {package.version} is built for CUDA {package.cuda}, and "
+                        f"the driver serves CUDA {driver.cuda}",
+                        "Update the NVIDIA driver" + (instead if served >= OLDEST else ""),
+                        name,
+                    )
+        if len(set(majors.values())) > 1:
+            yield self._several(majors, installed.cuda_in_use(self.packages, served) or NEWEST)
+
+    def _several(self, majors: Mapping[str, int], wanted: int) -> Finding:
+        others = [name for name, major in majors.items() if major != wanted]
+        built = ", ".join(f"{name} for {self.packages[name].cuda}" for name in majors)
+        lines = "; ".join(
+            installed.replacement(_ROWS[name], self.packages[name], wanted) for name in others
+        )
+        return Finding(
+            "cuda-majors",
+            f"the libraries are built for different majors of CUDA ({built}), and each needs its "
+            "own copies of CUDA's libraries",
+            f"Install builds of one major: {lines}",
+        )
+
+    def _toolkit(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield the parts of the CUDA toolkit that are missing, where there is a GPU to use."""
+        if driver is None or not driver.devices:
+            return
+        served = min(max(major_of(driver.cuda), OLDEST), NEWEST)
+        if not toolkit.has("cupti", NEWEST, OLDEST):
+            yield Finding(
+                "no-cupti",
+                "libcupti, through which audit(), races() and assert_follows() see what runs, "
+                "cannot be found; all else works without it",
+                f"Install it: {toolkit.install_line('cupti', served)}",
+            )
+        for name, package in self.packages.items():
+            needs = _ROWS[name].compiles_with if name in _ROWS else None
+            if needs is None or package.cuda in (None, CPU):
+                continue
+            major = major_of(str(package.cuda))
+            if not toolkit.has(needs, major):
+                yield Finding(
+                    f"no-{needs}",
+                    f"lib{needs}.so.{major}, with which {name} compiles its kernels, cannot be "
+                    "found",
+                    f"Install it: {toolkit.install_line(needs, major)}",
+                    name,
+                )
+            elif not toolkit.has_headers():
+                yield Finding(
+                    "no-cuda-headers",
+                    f"CUDA's headers, which {name} includes in its kernels, cannot be found",
+                    f"Install them: {toolkit.install_line('runtime', major)}",
+                    name,
+                )
+
+    def _switches(self) -> Iterator[Finding]:
+        """Yield what is wrong with the switches, for the libraries that are installed."""
+        rows = [row for row in registry.LIBRARIES if row.name in self.packages]
+        for switch in dict.fromkeys(row.switch for row in rows if row.switch):
+            value = self.environment.get(switch, "0")
+            if _number(value) is None and not self._takes_any_text(switch):
+                readers = ", ".join(row.name for row in rows if row.switch == switch)
+                yield Finding(
+                    "per-thread-switches",
+                    f"{switch}={value!r} is not a number, so that {readers} cannot start",
+                    f"Unset {switch} before Python starts.",
+                )
+        for row in rows:
+            if self._is_on(row.ignored_switch) and not self._is_on(row.switch):
+                yield Finding(
+                    "per-thread-switches",
+                    f"{row.ignored_switch} is set and has no effect: {row.label} follows "
+                    f"{row.switch}",
+                    f"Unset {row.ignored_switch}.",
+                    row.name,
+                )
+        moved = [row for row in rows if self._is_on(row.switch)]
+        others = [row.name for row in rows if row not in moved]
+        if moved and others:
+            switches = " and ".join(sorted({str(row.switch) for row in moved}))
+            yield Finding(
+                "per-thread-switches",
+                "handle 0 is the per-thread default stream for "
+                f"{', '.join(row.name for row in moved)} ({switches}), and the legacy one for "
+                f"{', '.join(others)}",
+                f"Unset {switches} before Python starts, and give each thread a "
+                "streamkit.new_stream() instead.",
+            )
+
+
+def _number(value: str) -> int | None:
+    try:
+        return int(value)
+    except ValueError:
+        return None

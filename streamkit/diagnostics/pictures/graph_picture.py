@@ -1,0 +1,167 @@
+"""A picture of a graph: its nodes in layers, each below all that it waits for."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
+
+from streamkit.diagnostics.pictures.race_list import STYLE, race_list
+from streamkit.diagnostics.pictures.styles import STYLES, UNKNOWN
+from streamkit.diagnostics.recording.kernel_names import (
+    library_of_kernel,
+    operation,
+    readable,
+    short,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from streamkit._cuda.graphs import Node
+
+_BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
+
+_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
+_STYLE = """
+.skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
+.skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
+.skg .tip { fill: #57606a; }
+.skg .missing { stroke: #cf222e; stroke-width: 2; stroke-dasharray: 6 4; }
+.skg .missing-tip { fill: #cf222e; }
+.skg .other rect { fill: #e6eaee; }
+.skg .other text { fill: #1b1f24; }
+@media (prefers-color-scheme: dark) {
+  .skg .edge { stroke: #9aa4af; }
+  .skg .tip { fill: #9aa4af; }
+  .skg .missing { stroke: #ff7b72; }
+  .skg .missing-tip { fill: #ff7b72; }
+  .skg .other rect { fill: #2c343d; }
+  .skg .other text { fill: #e6edf3; }
+}
+"""
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Races of a graph</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
+h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
+{style}</style>
+<h1>{heading}</h1>
+{picture}
+<p>{legend}</p>
+{races}</html>
+"""
+
+
+def page(
+    nodes: Sequence[Node],
+    edges: Sequence[tuple[int, int]],
+    races: Sequence[str],
+    missing: Sequence[tuple[int, int]],
+    heading: str,
+) -> str:
+    """Return a page with the picture, an arrow for each missing edge, and the races as text.
+
+    ``missing`` are the edges that the graph lacks, as ``edges``.
+    """
+    return _PAGE.format(
+        heading=html.escape(heading),
+        legend="Dashed arrow: an order that is missing." if missing else "",
+        style=STYLE,
+        races=race_list(races),
+        picture=svg(nodes, edges, missing),
+    )
+
+
+def name_of(kind: str) -> str:
+    """Return what a node of this kind does, in the words of a report."""
+    return _NAMES.get(kind, kind)
+
+
+def svg(
+    nodes: Sequence[Node],
+    edges: Sequence[tuple[int, int]],
+    missing: Sequence[tuple[int, int]] = (),
+) -> str:
+    """Return the picture; ``edges``, and those that are missing, are places in ``nodes``."""
+    where = _places(len(nodes), edges)
+    width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
+    height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
+    head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="max-width: 100%">']
+    parts.append(f"<style>{_STYLE}</style>")
+    parts += [_arrow("edge", "tip", where[one], where[other]) for one, other in edges]
+    for number, (node, (x, y)) in enumerate(zip(nodes, where, strict=True)):
+        parts.append(_box(number, node, x, y))
+    for one, other in missing:  # above the boxes, which may lie between the two
+        parts.append(_arrow("edge missing", "missing-tip", where[one], where[other], _GAP_X))
+    return "".join([*parts, "</svg>"])
+
+
+def _arrow(
+    kind: str, tip: str, one: tuple[float, float], other: tuple[float, float], shift: float = 0
+) -> str:
+    """Return an arrow from a box to another one, which is below, beside or above it."""
+    (x, y), (to_x, to_y) = one, other
+    x, to_x = x + _BOX / 2 + shift, to_x + _BOX / 2 + shift
+    start = y + _HEIGHT if to_y >= y else y
+    end, down = (to_y, 1) if to_y > y else (to_y + _HEIGHT, -1)
+    bend = (start + end) / 2 if to_y != y else end + _GAP_Y / 2
+    curve = f"C{x:g} {bend:g} {to_x:g} {bend:g} {to_x:g} {end - 7 * down:g}"
+    return (
+        f'<path class="{kind}" d="M{x:g} {start:g}{curve}"/>'
+        f'<path class="{tip}" d="M{to_x:g} {end:g}l-4.5 {-8 * down:g}h9z"/>'
+    )
+
+
+def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
+    """Return where each box is: below all before it, near the middle of those."""
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for one, other in edges:
+        before[other].append(one)
+    depth: dict[int, int] = {}
+    for node in TopologicalSorter({node: before[node] for node in range(count)}).static_order():
+        depth[node] = max((depth[one] + 1 for one in before[node]), default=0)
+    layers: defaultdict[int, list[int]] = defaultdict(list)
+    for node in sorted(range(count), key=depth.__getitem__):
+        layers[depth[node]].append(node)
+    widest = max(map(len, layers.values()), default=0)
+    column: dict[int, float] = {}
+    for layer in layers.values():
+        layer.sort(  # by the middle of what is before each
+            key=lambda node: sum(column[one] for one in before[node]) / max(len(before[node]), 1)
+        )
+        first = (widest - len(layer)) / 2
+        column.update((node, first + number) for number, node in enumerate(layer))
+    return [
+        (_GAP_X + column[node] * (_BOX + _GAP_X), _GAP_X + depth[node] * (_HEIGHT + _GAP_Y))
+        for node in range(count)
+    ]
+
+
+def _box(number: int, node: Node, x: float, y: float) -> str:
+    """Return a node: what it does, and whose it is."""
+    name = readable(node.symbol)
+    kind, fill, ink = "other", "", ""
+    text, below = name_of(node.kind), f"node {number}"
+    if node.kind == "kernel":
+        library = library_of_kernel(name)
+        style = STYLES[library or UNKNOWN]
+        kind, fill, ink = "kernel", f' style="fill: {style.colour}"', f' style="fill: {style.ink}"'
+        text, below = operation(name, library) or node.kind, f"{style.label}, {below}"
+    if len(text) > _LETTERS:
+        text = f"{text[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}"
+    middle = x + _BOX / 2
+    return (
+        f'<g class="{kind}"><title>node {number}: {html.escape(short(name) or text)}</title>'
+        f'<rect x="{x:g}" y="{y:g}" width="{_BOX}" height="{_HEIGHT}" rx="6"{fill}/>'
+        f'<text x="{middle:g}" y="{y + 19:g}"{ink}>{html.escape(text)}</text>'
+        f'<text x="{middle:g}" y="{y + 36:g}"{ink}>{html.escape(below)}</text></g>'
+    )

@@ -1,0 +1,243 @@
+"""The arrays among the arguments of a call: where their memory is, and whose."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import sys
+import types
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._queues import registry
+from streamkit._support.extents import strided
+from streamkit._support.messages import describe
+from streamkit.diagnostics.races.search import Access
+from streamkit.protocols import Diagnosis
+from streamkit.protocols.adapters import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from streamkit.diagnostics.races.search import Mode
+
+_ON_THE_HOST = 1  # kDLCPU of DLPack
+CONTAINERS = (tuple, list, set, frozenset, deque)
+NO_ARRAYS = {
+    bool, int, float, complex, str, bytes, slice, type, type(None), types.FunctionType,
+    types.BuiltinFunctionType, types.ModuleType,
+}  # fmt: skip
+"""Types of objects that are no arrays, which most arguments and variables have."""
+_DEPTH = 4  # of containers in each other
+
+
+def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
+    """Return the arrays that a caller has named; TypeError if that is no dictionary."""
+    if not (arrays is None or isinstance(arrays, dict)):
+        raise TypeError(
+            f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
+            f"{describe(arrays)}."
+        )
+    return arrays or {}
+
+
+@dataclass(frozen=True, slots=True)
+class RacedArray:
+    """An array with a race on it."""
+
+    name: str | None
+    """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
+    dtype: str
+    """Empty where only the memory is known."""
+    shape: tuple[int, ...]
+    nbytes: int
+    """Of its elements; 0 where that is not known."""
+    address: int = 0
+    """Of memory on a GPU."""
+
+    def __str__(self) -> str:
+        if not self.dtype:
+            name = self.name or "memory"
+            name += f" at {self.address:#x}" if self.address else ""
+            return f"{name} ({self.nbytes} bytes)" if self.nbytes else name
+        shape = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
+        return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
+
+
+class _Memory(NamedTuple):
+    """Where an array of the host is, and whose its memory is."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+    dtype: str
+    whole: Any
+    """What all views of the memory share."""
+    is_own: bool
+    """Whether that lives as long as the memory."""
+
+
+class Memories:
+    """Finds the memory of arrays, and distinguishes allocations that follow at one address."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
+        self._alike: dict[tuple[Any, ...], Access | None] = {}
+        self._adapters: dict[type, Any] = {}  # that see what is done with arrays of a type
+
+    def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
+        """Return what a use of an array of the host accesses, None if the array has no memory.
+
+        It keeps nothing alive. Its allocation differs from that of each array that was freed
+        before, and is None if the library does not own the memory. ``names`` are what ``names_of``
+        returned.
+        """
+        value, mode, is_sure = use
+        found = self._memory(value)
+        name = names.get(id(value))
+        if name is None and id(found.whole) in names:
+            name = f"part of {names[id(found.whole)]}"
+        number = self._number(found.whole) if found.is_own else None
+        alike = number, mode, is_sure, name, found[:5]
+        try:
+            return self._alike[alike]  # a loop makes the same ones again
+        except KeyError:
+            access = _access(found, number, mode, name, is_sure=is_sure and not has_gaps(value))
+        return self._alike.setdefault(alike, access)
+
+    def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
+        """Return the names of objects, and of what the views of an array share, by their ids."""
+        names: dict[int, str] = {}
+        for name, value in variables:
+            names[id(value)] = name
+            if self._adapters.get(type(value), self) is not None:  # its type is watched, or new
+                adapter = self.watching(value)
+                if adapter is not None:
+                    names[id(adapter.host_memory(value)[0])] = name
+        return names
+
+    def watching(self, value: Any) -> Any:
+        """Return the adapter that sees what is done with an array of the host, None without one."""
+        kind = type(value)
+        if kind not in self._adapters:
+            self._adapters[kind] = next(
+                (one for one in registry.candidates(kind) if watches(one)), None
+            )
+        adapter = self._adapters[kind]
+        if adapter is not None:
+            with contextlib.suppress(Exception):  # no array, or somebody's that answers nothing
+                is_here = adapter.array_device(value) is None
+                return adapter if is_here and adapter.host_memory(value) is not None else None
+        return None
+
+    def _memory(self, value: Any) -> _Memory:
+        adapter = self.watching(value)
+        if adapter is not None:
+            layout, dtype = adapter.memory_layout(value), _text(value.dtype).rpartition(".")[2]
+            whole, is_own = adapter.host_memory(value)
+            kind = layout.itemsize, dtype
+            return _Memory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
+        array = _as_numpy(value)
+        address, whole = array.__array_interface__["data"][0], owner_of(array)
+        kind = array.itemsize, _text(array.dtype)
+        return _Memory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
+
+    def _number(self, owner: Any) -> int:
+        found = self._owners.get(id(owner))
+        if found is None or found[0]() is not owner:
+            found = self._owners[id(owner)] = weakref.ref(owner), next(self._numbers)
+        return found[1]
+
+
+def _access(
+    found: _Memory, number: int | None, mode: Mode, name: str | None, *, is_sure: bool
+) -> Access | None:
+    extent = strided(found.address, found.shape, found.strides, found.itemsize)
+    if extent is None:
+        return None
+    size = math.prod(found.shape) * found.itemsize
+    array = RacedArray(name, found.dtype, found.shape, size)
+    return Access(number, extent, mode, is_sure, array)
+
+
+@functools.lru_cache
+def _text(dtype: Any) -> str:
+    """Return what a report calls a type of elements; NumPy takes long to word it."""
+    return sys.intern(str(dtype))
+
+
+def has_gaps(value: Any) -> bool:
+    """Whether the elements of an array have bytes that belong to none of their fields."""
+    dtype: Any = getattr(value, "dtype", None)
+    end = 0
+    for start, stop in sorted(_fields(dtype, 0)) if getattr(dtype, "names", None) else ():
+        if start > end:
+            return True
+        end = max(end, stop)
+    return bool(0 < end < getattr(dtype, "itemsize", 0))
+
+
+def _fields(dtype: Any, start: int) -> Iterator[tuple[int, int]]:
+    if dtype.subdtype is not None and dtype.subdtype[0].names is not None:
+        inner, shape = dtype.subdtype
+        for number in range(math.prod(shape)):
+            yield from _fields(inner, start + number * inner.itemsize)
+    elif dtype.names is None:
+        yield start, start + dtype.itemsize
+    else:
+        for field in dtype.fields.values():
+            yield from _fields(field[0], start + field[1])
+
+
+def watches(adapter: object) -> bool:
+    """Whether an adapter can tell what its library's operators do on the host."""
+    return offered(adapter, Diagnosis.watch_operators) is not None
+
+
+def owner_of(array: Any) -> Any:
+    """Return the array of which this one is a view, perhaps itself."""
+    while isinstance(array.base, sys.modules["numpy"].ndarray):
+        array = array.base
+    return array
+
+
+def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
+    """Yield the arrays of the host in a value, also in containers."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, CONTAINERS):
+        for one in value if depth else ():
+            if type(one) not in NO_ARRAYS:
+                yield from among(one, depth - 1)
+    elif type(value) not in NO_ARRAYS:
+        array = _as_numpy(value)
+        if array is not None:
+            yield value
+            if array.dtype.hasobject and depth:
+                yield from among([*array.flat], depth - 1)
+
+
+def _as_numpy(value: Any) -> Any:
+    """Return an array of the host, of any library, as one of NumPy; None for another object."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or isinstance(
+        value, (type, numpy.generic)
+    ):  # nothing else uses the memory of a scalar
+        return None
+    if isinstance(value, numpy.ndarray):
+        return value
+    if isinstance(value, memoryview):
+        return numpy.asarray(value)
+    with contextlib.suppress(Exception):  # its memory is on a GPU, or the library does not lend it
+        if hasattr(value, "__dlpack_device__"):
+            is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
+            return numpy.from_dlpack(value) if is_here else None
+        if hasattr(value, "__array_interface__"):
+            return numpy.asarray(value)
+    return None

@@ -1,0 +1,405 @@
+"""CUDA streams: the order of their work, and the races that it leaves."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamkit.diagnostics.races import search
+from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, VectorClocks, is_before
+from streamkit.diagnostics.races.report import Race, RacedOperation, array_of, races_among
+from streamkit.diagnostics.recording.kernel_names import operation
+from streamkit.diagnostics.recording.steps import WORK, CudaQueue, StepKind
+from streamkit.protocols.queues import LEGACY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+
+    from streamkit.diagnostics.races.memory_use import Launch
+    from streamkit.diagnostics.races.order import Clock
+    from streamkit.diagnostics.races.search import Mode, Pair
+    from streamkit.diagnostics.recording.driver_recorder import KnownQueue
+    from streamkit.diagnostics.recording.operations import AuditedQueue, Operation
+    from streamkit.diagnostics.recording.places import Place
+    from streamkit.diagnostics.recording.steps import CudaStep
+
+_GRAPHS, _FREES = object(), object()
+"""What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
+NO_ORDER: set[StepKind] = {
+    "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
+    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "graph node",
+    "not followed", "unknown", "event done", "stream done", "device done",
+}  # fmt: skip
+"""The kinds of steps that order nothing, or that are read as other steps."""
+_BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
+"""They are in order with all that the contexts are given, before and afterwards."""
+
+
+class Order(NamedTuple):
+    """Where the work of a program stands, and what the host has waited for at its end."""
+
+    stamps: dict[float, Stamp]
+    """By the numbers of the steps."""
+    host: Clock
+    """What any host has learned."""
+
+
+def order_of(
+    program: Iterable[CudaStep],
+    known: Callable[[CudaQueue], KnownQueue],
+    may_hold_host: Callable[[CudaStep], bool] = lambda _: False,
+    *,
+    supposes: bool,
+) -> Order:
+    """Return where each piece of work stands.
+
+    An order counts only if it is sure, so a wait of the host orders what its own thread gives later
+    and nothing else. If this ``supposes``, each order counts that there may be: what one thread has
+    learned all know, another process may have waited for all that was given, and a graph may record
+    and await each event that it can have.
+
+    Args:
+        program: The steps.
+        known: Finds what is known of a queue.
+        may_hold_host: Whether a call may return only when its work is done.
+        supposes: Whether to suppose what is not sure.
+    """
+    reader = _CudaReader(known, may_hold_host, supposes=supposes)
+    for step in program:
+        reader.read(step)
+    return Order(reader.stamps, reader.host())
+
+
+class _CudaReader:
+    def __init__(
+        self,
+        known: Callable[[CudaQueue], KnownQueue],
+        may_hold_host: Callable[[CudaStep], bool],
+        *,
+        supposes: bool,
+    ) -> None:
+        self.stamps: dict[float, Stamp] = {}
+        self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
+        self._clocks = VectorClocks()
+        self._events: dict[int, tuple[float, Clock]] = {}
+        self._points: dict[int, Clock] = {}
+        self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
+        self._made: set[int] = set()  # events of the block, of which no older graph knows
+        self._in_graphs: set[int] = set()  # events that are surely in a graph
+        self._elsewhere: set[int] = set()  # events that another process may record
+        self._last_graph = -1.0
+        self._read: Mapping[StepKind, Callable[[CudaStep, Hashable], None]] = {
+            **dict.fromkeys(WORK, self._work),
+            "record": self._record,
+            "wait": self._wait,
+            "point": self._point,
+            "done": self._done,
+            "memory gone": self._memory_gone,
+            "event made": self._event_made,
+            "event destroyed": self._event_destroyed,
+            "event in a graph": self._event_in_a_graph,
+            "foreign event": self._foreign_event,
+            "shared event": self._shared_event,
+            "context record": self._context_record,
+            "context wait": self._context_wait,
+            "allocation": self._allocation,
+        }
+
+    def read(self, step: CudaStep) -> None:
+        read = self._read.get(step.kind)
+        if read is not None:
+            read(step, None if self._supposes else step.fact.thread)
+
+    def host(self) -> Clock:
+        return self._clocks.here(None)
+
+    def _use(self, step: CudaStep) -> CudaQueue:
+        """Return the queue of a step, after ordering it with the legacy stream as work does."""
+        queue = self._met(step)
+        if queue.handle == LEGACY:
+            for other in filter(self._waits_for_legacy, self._in(queue.number)):
+                self._clocks.wait(queue, self._end_of(other))
+        elif self._waits_for_legacy(queue):
+            for other in self._queues:
+                if other.handle == LEGACY and self._is_in(queue, other.number):
+                    self._clocks.wait(queue, self._end_of(other))
+        return queue
+
+    def _met(self, step: CudaStep) -> CudaQueue:
+        queue = step.queue
+        assert queue is not None  # noqa: S101 - the kinds that come here have one
+        if queue not in self._queues:
+            self._queues[queue] = self._known(queue).context
+        return queue
+
+    def _end_of(self, queue: CudaQueue) -> Clock:
+        return self._clocks.point(queue, self)  # ``self`` is a host that has learned nothing
+
+    def _is_in(self, queue: CudaQueue, context: int) -> bool:
+        """Whether a queue is one of a context, as far as that decides an order."""
+        own = self._queues[queue]
+        return self._supposes if own is None else own == context
+
+    def _waits_for_legacy(self, queue: CudaQueue) -> bool:
+        is_blocking = self._known(queue).is_blocking
+        return self._supposes if is_blocking is None else is_blocking
+
+    def _joined(self, clocks: Iterable[Clock]) -> Clock:
+        everything = object()
+        for clock in clocks:
+            self._clocks.learn(everything, clock)
+        return self._clocks.here(everything)
+
+    def _all_given(self, context: int | None = None) -> Clock:
+        """Return the clock of all that was given, or of all of a context."""
+        queues = self._queues if context is None else self._in(context)
+        return self._joined(map(self._end_of, queues))
+
+    def _in(self, context: int) -> Iterable[CudaQueue]:
+        return [queue for queue in self._queues if self._is_in(queue, context)]
+
+    def _work(self, step: CudaStep, host: Hashable) -> None:
+        queue = self._use(step)
+        if self._supposes and step.kind == "wait for a value":
+            self._clocks.wait(queue, EVERYTHING)  # also what is given later can write the value
+        if self._supposes and step.call.name in _BETWEEN_CONTEXTS:
+            self._clocks.wait(queue, self._all_given())
+        if self._supposes and step.kind == "graph launch":
+            for event, (_, clock) in self._events.items():
+                if self._may_be_in_a_graph(event):
+                    self._clocks.wait(queue, clock)
+        stamp = self.stamps[step.number] = self._clocks.work(queue, host)
+        if step.kind == "graph launch":
+            self._last_graph = step.number
+            self._clocks.learn(_GRAPHS, stamp.clock)
+        if step.kind == "free":
+            self._clocks.learn(_FREES, stamp.clock)
+        tells_host = step.kind == "host function" or self._may_hold_host(step)
+        if self._supposes and tells_host:
+            self._clocks.learn(host, stamp.clock)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def _record(self, step: CudaStep, host: Hashable) -> None:
+        point = self._clocks.point(self._use(step), host)
+        self._events[step.fields[0]] = step.number, point
+
+    def _wait(self, step: CudaStep, _: Hashable) -> None:
+        # the driver gives the queue nothing to do for an event that has come, or that has no record
+        queue = self._use(step) if self._supposes else self._met(step)
+        for clock in self._recorded(step.fields[1]):
+            self._clocks.wait(queue, clock)
+
+    def _recorded(self, event: int) -> Iterator[Clock]:
+        """Yield the clocks of what a wait for an event comes after, or may come after."""
+        number, clock = self._events.get(event, (-1.0, NOTHING))
+        a_graph_came = number < self._last_graph
+        if self._supposes or not (a_graph_came and event in self._in_graphs):
+            yield clock  # else a graph has perhaps recorded it since
+        if self._supposes and a_graph_came and self._may_be_in_a_graph(event):
+            yield self._clocks.here(_GRAPHS)
+        if self._supposes and event in self._elsewhere:
+            yield self._all_given()  # the other process can have waited for that
+
+    def _may_be_in_a_graph(self, event: int) -> bool:
+        return event in self._in_graphs or event not in self._made
+
+    def _event_made(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fact.more)
+        self._made.add(step.fact.more)
+
+    def _event_destroyed(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fields[0])
+
+    def _event_in_a_graph(self, step: CudaStep, _: Hashable) -> None:
+        self._in_graphs.add(step.fields[0])
+
+    def _foreign_event(self, step: CudaStep, _: Hashable) -> None:
+        self._renew(step.fact.more)
+        self._elsewhere.add(step.fact.more)
+
+    def _shared_event(self, step: CudaStep, _: Hashable) -> None:
+        self._elsewhere.add(step.fields[0])
+
+    def _context_record(self, step: CudaStep, _: Hashable) -> None:
+        """Suppose that all comes before it: nothing says which queues a green context has."""
+        self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
+
+    def _context_wait(self, step: CudaStep, host: Hashable) -> None:
+        if self._supposes:
+            self._clocks.learn(host, self._joined(self._recorded(step.fields[0])))
+
+    def _renew(self, event: int) -> None:
+        self._events.pop(event, None)
+        for events in (self._made, self._in_graphs, self._elsewhere):
+            events.discard(event)
+
+    # -- waits of the host ------------------------------------------------------------------------
+
+    def _point(self, step: CudaStep, _: Hashable) -> None:
+        """Remember the point for which the host begins to wait."""
+        kind = step.call.kind
+        if kind == "event done":
+            clock = self._joined(self._recorded(step.fields[0]))
+        elif kind == "device done":
+            context = step.fields[0] if step.fields else 0
+            clock = self._all_given(context or step.fact.context)
+        elif kind == "free and wait":
+            context = step.fact.more.context if step.fact.more is not None else 0
+            if context in (0, step.fact.context):
+                clock = self._all_given(step.fact.context)
+            else:  # nothing says for which of the two contexts CUDA waits
+                clock = self._all_given() if self._supposes else NOTHING
+        else:
+            queue = self._met(step)
+            awaited = [queue]
+            if queue.handle == LEGACY:
+                awaited += filter(self._waits_for_legacy, self._in(queue.number))
+            clock = self._joined(map(self._end_of, awaited))
+        self._points[step.point] = clock
+
+    def _done(self, step: CudaStep, host: Hashable) -> None:
+        self._clocks.learn(host, self._points.pop(step.point))
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _allocation(self, step: CudaStep, _: Hashable) -> None:
+        """Suppose that new memory comes after all that was freed, some of which it can be."""
+        if self._supposes:
+            self._clocks.wait(self._use(step), self._clocks.here(_FREES))
+
+    def _memory_gone(self, step: CudaStep, host: Hashable) -> None:
+        """Suppose that CUDA waits before it gives other memory up too."""
+        if self._supposes and step.call.kind != "free and wait":
+            self._clocks.learn(host, self._all_given())
+
+
+# -- the races ------------------------------------------------------------------------------------
+
+
+class PlacedLaunch(NamedTuple):
+    """A piece of work, the line that gave it, and the queue on which it ran."""
+
+    launch: Launch
+    place: Place | None
+    queue: CudaQueue
+
+    @property
+    def name(self) -> str:
+        """What a report calls it."""
+        return operation(self.launch.name, self.launch.library)
+
+
+class Calls(NamedTuple):
+    """What words the calls that a program lacks."""
+
+    missing_wait: Callable[[PlacedLaunch, PlacedLaunch, str], str]
+    """Returns what orders the second piece of work after the first, and before which place."""
+    missing_sync: Callable[[PlacedLaunch], str]
+    """Returns what lets the host read what a copy brings."""
+
+
+class Found(NamedTuple):
+    """What was found on CUDA streams."""
+
+    races: tuple[tuple[Race, Pair], ...] = ()
+    unread: tuple[Race, ...] = ()
+    """Copies to the host that it may read too early: it has not waited for them in the block."""
+    works: tuple[tuple[str, bool], ...] = ()
+    """The name of each piece of work, and whether all that it reads and writes is known."""
+    unseen: tuple[str, ...] = ()
+    """What could not be seen at all."""
+    operations: tuple[Operation, ...] = ()
+    """All that was given; their times are the numbers of their steps."""
+
+
+def find(
+    program: Sequence[CudaStep],
+    works: Mapping[float, PlacedLaunch],
+    queue_of: Callable[[CudaQueue], AuditedQueue],
+    calls: Calls,
+    known: Callable[[CudaQueue], KnownQueue],
+) -> Found:
+    """Return what the steps of a program leave unordered.
+
+    Args:
+        program: The steps.
+        works: What the steps do, by their numbers; a step that is not among them is left out.
+        queue_of: Finds what a report calls a queue.
+        calls: Words the calls that mend a race.
+        known: Finds what is known of a queue.
+    """
+    given = {
+        int(step.number): works[step.number]
+        for step in program
+        if step.kind in WORK and step.number in works
+    }
+
+    def may_hold_host(step: CudaStep) -> bool:
+        return step.number in works and works[step.number].launch.may_hold_host
+
+    surely, perhaps = (
+        order_of(program, known, may_hold_host, supposes=supposes) for supposes in (False, True)
+    )
+
+    def key(pair: Pair) -> Hashable:
+        array = array_of(pair)
+        whose = array.name or (array.dtype, array.shape, pair.one.mode, pair.other.mode)
+        return given[pair.first].place, given[pair.second].place, whose
+
+    def described(number: int, mode: Mode) -> RacedOperation:
+        work = given[number]
+        file, line = work.place or (None, 0)
+        queue = queue_of(work.queue)
+        return RacedOperation(work.name, work.launch.library, queue, mode, file, line, 0, 0)
+
+    races = races_among(
+        [
+            search.Work(number, (work.place or number, work.queue), work.launch.accesses)
+            for number, work in given.items()
+        ],
+        lambda threads_talk: (perhaps if threads_talk else surely).stamps,
+        key=key,
+        operation=described,
+        missing_call=lambda first, second, before: calls.missing_wait(
+            given[first], given[second], before
+        ),
+    )
+    end = Stamp(-1, math.inf, perhaps.host)
+    pending = {
+        number: work
+        for number, work in given.items()
+        if work.launch.is_download and not is_before(perhaps.stamps[number], end)
+    }
+    counted = [
+        works[step.number] for step in program if step.number in works and step.kind != "free"
+    ]
+    return Found(
+        tuple(races),
+        tuple(_unread(pending, described, calls)),
+        tuple((work.name, work.launch.is_known) for work in counted),
+    )
+
+
+def _unread(
+    pending: Mapping[int, PlacedLaunch],
+    described: Callable[[int, Mode], RacedOperation],
+    calls: Calls,
+) -> Iterator[Race]:
+    """Yield what is said of copies to the host for which it has not waited, once for each line."""
+    count = Counter((work.place, work.queue) for work in pending.values())
+    for number, work in pending.items():
+        times = count.pop((work.place, work.queue), 0)
+        if times:
+            target = next(one for one in work.launch.accesses if one.mode == "write")
+            reader = RacedOperation("the host", None, None, "read", None, 0, 0, 0)
+            copy = described(number, "write")
+            yield Race(
+                target.array,
+                copy,
+                reader,
+                certain=False,
+                fix=calls.missing_sync(work),
+                count=times,
+            )

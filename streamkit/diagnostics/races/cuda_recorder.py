@@ -1,0 +1,231 @@
+"""The recorder of CUDA streams: the calls of the driver, the lines that make them, their names."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+from streamkit._cuda import driver, loader
+from streamkit._queues import registry
+from streamkit._streams.stream import CudaStream
+from streamkit.diagnostics.races.cuda_races import Calls, Found, PlacedLaunch, find
+from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
+from streamkit.diagnostics.races.report import FREE, missing_wait
+from streamkit.diagnostics.recording import places
+from streamkit.diagnostics.recording.callbacks import NoCallbacksError
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording
+from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
+from streamkit.diagnostics.recording.memory import Lives
+from streamkit.diagnostics.recording.operations import Operation, distinct_names
+from streamkit.errors import StreamKitError
+from streamkit.protocols.queues import LEGACY, PER_THREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import CodeType, FrameType
+
+    from streamkit.diagnostics.recording.driver_recorder import DriverQueues
+    from streamkit.diagnostics.recording.operations import AuditedQueue
+    from streamkit.diagnostics.recording.places import Place
+    from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
+
+    _Variable = tuple[str, bool]
+    """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
+
+_NOT_READ: dict[StepKind, str] = {
+    "unknown": "which is new",
+    "not followed": "which is not followed",
+}
+_CALLER = 3  # how many frames lie between ``_place`` and the call that CUPTI calls back for
+_UNSEEN = "all work on CUDA streams, which is not counted"
+_DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
+
+
+class CudaRaceRecorder:
+    """Notes the driver calls of all threads, from ``start`` to ``stop``."""
+
+    def __init__(self, arrays: Mapping[str, object]) -> None:
+        self._arrays = arrays
+        self._calls: DriverRecording | None = None
+        self._why_not = ""
+        self._noted: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        """The lines of calls. By the ids of codes, whose hash takes as long as they are."""
+        self._memory: list[NamedMemory] = []  # the latest last
+        self._variables: dict[Place | None, dict[int, _Variable]] = {}
+
+    def start(self) -> None:
+        """Begin, if the process may use CUDA. This never loads the driver."""
+        has_driver = False
+        with contextlib.suppress(StreamKitError):  # the driver gives an error
+            has_driver = _has_driver()
+        if has_driver:
+            self._start()
+
+    def start_early(self) -> None:
+        """Begin, if there is a driver, and leave it to the program to initialise it."""
+        if loader.driver_version():
+            self._start()
+
+    def _start(self) -> None:
+        calls = DriverRecording(self._place)
+        try:
+            calls.start()
+        except NoCallbacksError as error:
+            self._why_not = f": {error}"
+        else:
+            self._calls = calls
+
+    def stop(self) -> None:
+        """End. Nothing is left behind."""
+        if self._calls is None:
+            return
+        frame = places.users_frame()
+        if frame is not None:
+            self._note_names(frame)
+        self._calls.stop()
+
+    def count(self) -> int:
+        return 0 if self._calls is None else self._calls.count()
+
+    # -- in the callback ------------------------------------------------------------------------
+
+    def _place(self) -> tuple[CodeType, int] | None:
+        """Return the line of the user's code that makes the present call."""
+        try:  # Python makes an object of each frame that is looked at, so the callback's are not
+            frame = sys._getframe(_CALLER)  # noqa: SLF001 - a traceback keeps more
+        except ValueError:  # a library's thread calls, in which no Python runs
+            return None
+        place = self._noted.get((id(frame.f_code), frame.f_lasti))
+        if place is None:  # a library's frame, or the first time here
+            users = places.users_around(frame)
+            place = None if users is None else self._note(users)
+        return place
+
+    def _note(self, frame: FrameType) -> tuple[CodeType, int]:
+        call = id(frame.f_code), frame.f_lasti
+        place = self._noted.get(call)
+        if place is None:
+            place = self._noted[call] = frame.f_code, frame.f_lineno or 0
+            self._note_names(frame)
+        return place
+
+    def _note_names(self, frame: FrameType) -> None:
+        """Note the names of streams and memory in the code of a frame, but keep none of them."""
+        streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
+        for name, value in places.variables(frame):
+            with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+                found = named_memory(name, value)
+                if found is not None:
+                    self._memory.append(found._replace(noted=now))
+                elif isinstance(value, CudaStream):
+                    closable = value._closable  # noqa: SLF001 - ``handle`` could call CUDA, as below
+                    queue = value._queue or (closable.queue if closable else value._found[0])  # noqa: SLF001
+                    streams[queue.handle] = name, True
+                else:
+                    streams.setdefault(_stream_handle(value), (name, False))
+
+    # -- afterwards -----------------------------------------------------------------------------
+
+    def found(self) -> Found:
+        """Return what was found in the calls that were noted."""
+        if self._calls is None:
+            return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
+        program = self._calls.steps()
+        queues = self._calls.queues(program)
+        reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
+        private = {stream for _, stream in driver.private_streams}
+        works = {}
+        placed = functools.cache(places.placed)
+        for step in program:
+            launch = reader.read(step)
+            if launch is not None and step.queue is not None and step.queue.handle not in private:
+                works[step.number] = PlacedLaunch(launch, placed(step.fact.place), step.queue)
+        others = distinct_names({queues.named(step.queue) for step in program if step.queue})
+
+        def queue_of(queue: CudaQueue) -> AuditedQueue:
+            name = queues.named(queue)
+            return others.get(name, name)
+
+        words = _Words(self._variables, queue_of)
+        calls = Calls(words.missing_wait, words.missing_sync)
+        found = find(program, works, queue_of, calls, queues.of)
+        unseen = [
+            f"{step.call.name}, {_NOT_READ[step.kind]}"
+            for step in program
+            if step.kind in _NOT_READ
+        ]
+        if self._calls.lost:
+            unseen.append("calls of the driver that could not be read")
+        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
+        return found._replace(operations=operations, unseen=tuple(unseen))
+
+
+class _Words:
+    """Words missing calls with the names that the code of a line has for streams."""
+
+    def __init__(
+        self,
+        variables: Mapping[Place | None, Mapping[int, _Variable]],
+        queue_of: Callable[[CudaQueue], AuditedQueue],
+    ) -> None:
+        self._variables, self._queue_of = variables, queue_of
+
+    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
+        waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        return missing_wait(
+            _stream(waiting) if waiting else self._queue_of(second.queue).name,
+            awaited[0] if awaited else self._queue_of(first.queue).name,
+            before,
+            are_code=None not in (waiting, awaited),
+        )
+
+    def missing_sync(self, copy: PlacedLaunch) -> str:
+        found = self._variable(copy, copy.queue)
+        sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
+        return (
+            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
+            "the program waits after the block, let the block end after that wait"
+        )
+
+    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable | None:
+        """Return what the line of a piece of work calls a queue."""
+        found = _DEFAULTS.get(queue.handle)
+        return found or self._variables.get(work.place, {}).get(queue.handle)
+
+
+def _stream(variable: _Variable) -> str:
+    """Return the code of a StreamKit stream."""
+    name, is_ours = variable
+    return name if is_ours else f"sk.wrap({name})"
+
+
+def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
+    """Yield the frees of memory, because an audit does not show them."""
+    for step in program:
+        if step.kind == "free" and step.queue is not None:
+            number = int(step.number)
+            yield Operation("function", FREE, queues.named(step.queue), number, number)
+
+
+def _stream_handle(value: object) -> int:
+    """Return the handle of a library's stream; TypeError if it is none."""
+    for adapter in registry.candidates(type(value)):
+        with contextlib.suppress(Exception):  # another object of the library's
+            return adapter.extract(value).handle
+    raise TypeError
+
+
+def _has_driver() -> bool:
+    """Whether some library has loaded a driver, and it works; this loads none."""
+    return (loader.is_loaded() or bool(registry.loaded())) and driver.is_available()
+
+
+def _uses_cuda() -> bool:
+    """Whether a library of the process may have work on a CUDA device."""
+    try:
+        devices = range(driver.device_count()) if _has_driver() else ()
+        return any(map(driver.primary_is_active, devices))
+    except StreamKitError:  # the driver gives an error, and a library may use it all the same
+        return True

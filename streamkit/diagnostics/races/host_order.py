@@ -1,0 +1,493 @@
+"""Host streams: the order of their work, by the steps that they reported.
+
+A function that a stream runs is no point but a span. What it gives to others while it runs comes
+after the part of it before that, and what it waits for comes before the part of it after that. So
+the steps make points, with edges between them, and each point has a clock. The body of a scope is a
+span too: what is done in it belongs to its stream, and others come after it if they wait for the
+stream, not because the thread that ran the body goes on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from streamkit._queues.trace import Step
+from streamkit._streams.host_stream import HostStream
+from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+
+    from streamkit.diagnostics.races.host_recorder import Given
+    from streamkit.diagnostics.races.order import Clock
+
+_PARTS = 32  # bits of a place that number the parts of an item
+
+
+def stamps(
+    steps: Iterable[Step], given: Mapping[int, Given], *, threads_talk: bool
+) -> dict[int, Stamp]:
+    """Return where each piece of work stands, by the order of its step.
+
+    Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and the
+    whole of a function counts. With it, StreamKit supposes that threads told each other everything:
+    what one thread learned, all know, and a function that StreamKit does not know has told all
+    threads that it ran. Any part of a function counts then, because it may have used the memory
+    before it gave work to another stream, or after it waited for one. Work that is unordered even
+    so surely has no order.
+    """
+    reader = _Reader(given, threads_talk=threads_talk)
+    in_order = sorted(steps, key=attrgetter("order"))
+    spans = (step for step in in_order if step.end_order and _is_span(step, given))
+    ends = deque(sorted(spans, key=attrgetter("end_order")))
+    for step in in_order:
+        while ends and ends[0].end_order < step.order:
+            reader.end(ends.popleft())
+        reader.begin(step)
+    for step in ends:
+        reader.end(step)
+    return reader.stamps()
+
+
+def _is_span(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether it is a scope, or a function that runs at once because its thread is inside one."""
+    is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
+    return step.kind == "scope" or is_function
+
+
+class _Points:
+    """Points in time with edges between them, and the clock of each."""
+
+    START, NEVER = 0, 1  # before all work, and after all
+
+    def __init__(self) -> None:
+        self._befores: list[tuple[int, ...]] = [(), ()]
+        self._reached: dict[int, tuple[int, int]] = {}
+        self._uses: list[int] = [1, 1]  # how many points, or pieces of work, need its clock
+
+    def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
+        """Return a point after others, at which a chain has come to a place if one is given."""
+        found = befores
+        if len(befores) > 1 or befores == (self.START,):
+            found = tuple({one: None for one in befores if one != self.START})
+        if len(found) < 2 and reached is None:  # noqa: PLR2004 - it is that point itself
+            return found[0] if found else self.START
+        self._befores.append(found)
+        self._uses.append(0)
+        for one in found:
+            self._uses[one] += 1
+        point = len(self._befores) - 1
+        if reached is not None:
+            self._reached[point] = reached
+        return point
+
+    def new(self, *befores: int) -> int:
+        """Return a point after others that is none of them, so that ``put_after`` can add more."""
+        self._befores.append(())
+        self._uses.append(0)
+        point = len(self._befores) - 1
+        self.put_after(point, *befores)
+        return point
+
+    def put_after(self, point: int, *befores: int) -> None:
+        """Add edges to a point."""
+        self._befores[point] += befores
+        for one in befores:
+            self._uses[one] += 1
+
+    def keep(self, point: int) -> None:
+        """Note that the clock of a point is asked for afterwards."""
+        self._uses[point] += 1
+
+    def clocks(self, *, unknown: Clock) -> list[Clock]:
+        """Return the clocks of all points that were kept.
+
+        Points in a circle have what is known, and ``unknown``. There are some if a queue went on
+        without a thread that held it, or if not all that may be told can have been told.
+        """
+        count = len(self._befores)
+        clocks: list[Clock | None] = [NOTHING, EVERYTHING, *(None,) * (count - 2)]
+        blocked: defaultdict[int, list[int]] = defaultdict(list)
+        for point in range(2, count):
+            self._settle([point], clocks, blocked)
+        for point in range(2, count):
+            if clocks[point] is None:
+                clocks[point] = self._clock(point, clocks, unknown)
+                self._settle(blocked.pop(point, []), clocks, blocked)
+        return [clock or NOTHING for clock in clocks]
+
+    def _settle(
+        self, ready: list[int], clocks: list[Clock | None], blocked: dict[int, list[int]]
+    ) -> None:
+        """Find the clocks of points, and of what was blocked by them; or note what blocks them."""
+        while ready:
+            point = ready.pop()
+            if clocks[point] is not None:
+                continue
+            missing = next((one for one in self._befores[point] if clocks[one] is None), None)
+            if missing is None:
+                clocks[point] = self._clock(point, clocks, NOTHING)
+                ready += blocked.pop(point, ())
+            else:
+                blocked[missing].append(point)
+
+    def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
+        """Return a clock joined with those before a point, and drop what no point needs now."""
+        befores, self._befores[point] = self._befores[point], ()
+        for one in befores:
+            clock = joined(clock, clocks[one] or NOTHING)
+            self._uses[one] -= 1
+            if not self._uses[one] and clocks[one]:
+                clocks[one] = NOTHING
+        return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
+
+
+class _Queue:
+    """A queue that runs items: a stream, or the functions that were given to its ``then``."""
+
+    __slots__ = "chain", "items", "tail"
+
+    def __init__(self, chain: int) -> None:
+        self.chain = chain
+        self.items = 0
+        self.tail = _Points.START
+
+
+class _Item:
+    """A function or the body of a scope, which a queue runs from ``begin`` to ``end``."""
+
+    __slots__ = "_first", "_last", "begin", "end", "learned", "queue"
+
+    def __init__(self, queue: _Queue, begin: int, end: int) -> None:
+        self.queue, self.begin, self.end = queue, begin, end
+        self.learned = begin  # the point that it has come to, if it is a function
+        self._first = queue.items << _PARTS
+        self._last = self._first
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The chain, and the place of its beginning."""
+        return self.queue.chain, self._first
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The place of what was done in it so far."""
+        return self.queue.chain, self._last
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The place of its end."""
+        return self.queue.chain, self._first + (1 << _PARTS) - 1
+
+    def next_part(self) -> tuple[int, int]:
+        """Return the place of what is done in it now."""
+        self._last += 1
+        return self.part
+
+
+class _Host:
+    """Who gives a step: a thread, or the function that a queue runs."""
+
+    __slots__ = "item", "key", "talks"
+
+    def __init__(self, key: Hashable, item: _Item | None, *, talks: bool) -> None:
+        self.key, self.item = key, item
+        self.talks = talks  # whether others may tell it what they have learned
+
+
+class _Placed(NamedTuple):
+    """A piece of work: where it stands, and the point whose clock it has."""
+
+    chain: int
+    place: int
+    point: int
+
+
+class _Reader:
+    def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
+        self._given = given
+        self._threads_talk = threads_talk
+        self._points = _Points()
+        self._placed: dict[int, _Placed] = {}
+        self._queues: dict[Hashable, _Queue] = {}
+        self._functions: dict[int, _Item] = {}  # by the orders of their steps
+        self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
+        self._open: defaultdict[Hashable, list[_Item]] = defaultdict(list)  # the same, inmost last
+        self._ended: dict[Hashable, int] = {}  # by who entered them, ordered scopes
+        self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
+        self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
+        self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
+        self._told = _Points.START  # what functions may have told threads
+        self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
+
+    def begin(self, step: Step) -> None:
+        """Take what was given, or has begun."""
+        self._end_waits(step.given_ns)
+        self._read[step.kind](self, step, self._host(step))
+
+    def end(self, step: Step) -> None:
+        """Take the end of a scope, or of a function that ran inside one."""
+        self._end_waits(step.end_ns)
+        item, first = self._spans.pop(step.order)
+        host = self._host(step)
+        here = self._here(host)
+        if step.kind == "scope":
+            self._points.put_after(item.end, here)
+            self._bodies.pop((host.key, step.stream), None)
+            self._open[host.key].remove(item)
+            if step.is_ordered:
+                self._follow(host, self._points.add(item.end, reached=item.whole))
+        elif self._threads_talk:
+            chain, place = first
+            point = self._points.add(here, item.begin)
+            self._placed[step.order] = _Placed(chain, place, point)
+        else:
+            self._placed[step.order] = self._placed[step.order]._replace(place=item.next_part()[1])
+
+    def stamps(self) -> dict[int, Stamp]:
+        """Return where each piece of work stands."""
+        self._end_waits(math.inf)
+        for order, item in self._functions.items():
+            if item.learned != item.begin:
+                self._points.put_after(item.end, item.learned)
+            self._place(order, item)
+        for one in self._placed.values():
+            self._points.keep(one.point)
+        self._functions.clear()
+        clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
+        return {
+            order: Stamp(one.chain, one.place, clocks[one.point])
+            for order, one in self._placed.items()
+        }
+
+    # -- what hosts know ----------------------------------------------------------------------
+
+    def _host(self, step: Step) -> _Host:
+        giver = step.giver
+        if giver is None:
+            return _Host(step.thread, None, talks=self._threads_talk)
+        item = self._functions.get(giver.order)  # none of what was given before the block
+        talks = self._threads_talk and not (item and self._given[giver.order].is_known)
+        host = _Host(giver, item, talks=talks)
+        if talks and item is not None:
+            self._learn(host, self._points.add(item.begin, reached=item.part))
+        return host
+
+    def _here(self, host: _Host) -> int:
+        """Return the point that a host has come to."""
+        learned = self._learned.get(None if host.talks else host.key, _Points.START)
+        if host.item is not None:
+            return self._points.add(host.item.learned, learned, reached=host.item.part)
+        return self._points.add(learned, self._told)
+
+    def _learn(self, host: _Host, point: int) -> None:
+        """Let a host come after a point, and all others that threads may have told."""
+        for key in {host.key, None} if self._threads_talk else {host.key}:
+            self._learned[key] = self._points.add(self._learned.get(key, _Points.START), point)
+        if host.item is not None:
+            host.item.learned = self._here(host)
+
+    def _end_waits(self, now_ns: float) -> None:
+        """Let hosts come after what they have waited for by now."""
+        while self._waits and self._waits[0][0] <= now_ns:
+            _, _, host, point = heapq.heappop(self._waits)
+            self._learn(host, point)
+
+    def _learn_later(self, step: Step, host: _Host, point: int) -> None:
+        if step.end_ns:
+            heapq.heappush(self._waits, (step.end_ns, step.order, host, point))
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def _queue(self, key: Hashable) -> _Queue:
+        if key not in self._queues:
+            self._queues[key] = _Queue(len(self._queues) + 1)
+        return self._queues[key]
+
+    def _put(self, queue: _Queue, *befores: int) -> None:
+        """Let what a queue runs from now on come after some points."""
+        queue.tail = self._points.add(queue.tail, *befores)
+
+    def _give(self, queue: _Queue, *befores: int) -> _Item:
+        self._put(queue, *befores)
+        queue.items += 1
+        item = _Item(queue, queue.tail, self._points.new(queue.tail))
+        queue.tail = item.end
+        return item
+
+    def _end_of(self, queue: _Queue) -> int:
+        """Return the point at which all that a queue has been given has ended."""
+        if not queue.items:
+            return queue.tail
+        place = (queue.items + 1 << _PARTS) - 1
+        return self._points.add(queue.tail, reached=(queue.chain, place))
+
+    def _inside(self, step: Step, host: _Host) -> _Item:
+        """Return the item of the step's stream that its host runs."""
+        body = self._bodies.get((host.key, step.stream))
+        if body is not None:
+            return body
+        if isinstance(host.key, Step) and host.key.stream is step.stream and host.item is not None:
+            return host.item
+        return self._enter(step, host)  # the scope was entered before the block
+
+    def _inside_point(self, step: Step, host: _Host) -> int:
+        """Return the present point of a stream that the host holds."""
+        item = self._inside(step, host)
+        return self._points.add(self._here(host), item.begin, reached=item.part)
+
+    def _enter(self, step: Step, host: _Host) -> _Item:
+        """Let a host wait for a queue and hold it."""
+        queue = self._queue(step.stream)
+        if step.kind != "scope":
+            self._learn(host, self._end_of(queue))
+        elif step.start_ns:
+            heapq.heappush(self._waits, (step.start_ns, step.order, host, self._end_of(queue)))
+        befores = [self._here(host)]
+        if step.is_ordered:
+            befores.append(self._current(host))
+        item = self._bodies[host.key, step.stream] = self._give(queue, *befores)
+        self._open[host.key].append(item)
+        return item
+
+    def _current(self, host: _Host) -> int:
+        """Return the point after which an ordered scope comes: of the stream that is current.
+
+        That is what was done in the scope around it. Outside of all it is the ordered scopes before
+        it, because those come before what the default stream does afterwards.
+        """
+        item = self._open[host.key][-1] if self._open[host.key] else host.item
+        if item is None:
+            return self._ended.get(host.key, _Points.START)
+        return self._points.add(item.begin, reached=item.part)
+
+    def _follow(self, host: _Host, point: int) -> None:
+        """Let the stream that is current come after an ordered scope."""
+        if self._open[host.key]:
+            item = self._open[host.key][-1]
+            item.begin = self._points.add(item.begin, point)
+        elif host.item is not None:
+            self._learn(host, point)
+        else:
+            self._ended[host.key] = self._points.add(
+                self._ended.get(host.key, _Points.START), point
+            )
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _function(self, step: Step, host: _Host) -> None:
+        if self._given[step.order].is_future:
+            self._wait_for_future(step, host)
+        elif not step.is_inline:
+            item = self._give(self._queue(step.stream), self._here(host))
+            self._run_later(step, item)
+        else:
+            item = self._inside(step, host)
+            before = self._points.add(self._here(host), item.begin)
+            place = item.next_part()
+            self._spans[step.order] = item, place
+            self._placed[step.order] = _Placed(*item.whole, before)  # unless it ends in the block
+            if self._threads_talk:  # this thread knows that it ran
+                self._learn(host, self._points.add(before, reached=place))
+
+    def _then(self, step: Step, host: _Host) -> None:
+        here, queue = self._here(host), self._queue((step.stream, "then"))
+        if step.is_inline:
+            after = self._inside_point(step, host)
+        else:
+            after = self._end_of(self._queue(step.stream))
+        self._run_later(step, self._give(queue, here, after))
+
+    def _run_later(self, step: Step, item: _Item) -> None:
+        self._functions[step.order] = item
+        if self._threads_talk and (step.kind == "then" or not self._given[step.order].is_known):
+            ended = self._points.add(item.begin, reached=item.whole)
+            self._told = self._points.add(self._told, ended)
+            self._learn_later(step, _Host(None, None, talks=True), ended)
+
+    def _place(self, order: int, item: _Item) -> None:
+        """Note where a whole item stands."""
+        if self._threads_talk:
+            self._placed[order] = _Placed(*item.first, item.end)
+        else:
+            self._placed[order] = _Placed(*item.whole, item.begin)
+
+    def _scope(self, step: Step, host: _Host) -> None:
+        item = self._enter(step, host)
+        self._spans[step.order] = item, None
+        self._place(step.order, item)
+
+    def _operator(self, step: Step, host: _Host) -> None:
+        item = self._inside(step, host)
+        before = self._points.add(self._here(host), item.begin)
+        self._placed[step.order] = _Placed(*item.next_part(), before)
+
+    def _record(self, step: Step, host: _Host) -> None:
+        if step.is_inline:
+            point = self._inside_point(step, host)
+        else:
+            queue = self._queue(step.stream)
+            self._put(queue, self._here(host))
+            point = self._end_of(queue)
+        self._marks[id(step.mark)] = point
+
+    def _wait(self, step: Step, host: _Host) -> None:
+        self._wait_for(step, host, self._marks.get(id(step.mark), _Points.START))
+
+    def _wait_for_future(self, step: Step, host: _Host) -> None:
+        told = step.mark
+        if isinstance(told, Step):
+            self._wait_for(step, host, self._end_of_then(told))
+        elif self._threads_talk:
+            self._wait_for(step, host, _Points.NEVER)
+
+    def _wait_for(self, step: Step, host: _Host, point: int) -> None:
+        if step.is_inline:
+            self._learn(host, point)
+        else:
+            self._put(self._queue(step.stream), self._here(host), point)
+
+    def _synchronisation(self, step: Step, host: _Host) -> None:
+        is_entry = step.name == "with"  # which the scope tells
+        if not (is_entry or step.has_failed):  # else it has waited for nothing
+            self._learn_later(step, host, self._reached(step, host))
+
+    def _query(self, step: Step, host: _Host) -> None:
+        self._learn(host, self._reached(step, host))
+
+    def _reached(self, step: Step, host: _Host) -> int:
+        """Return the point for which the host waited, or which it saw to be reached."""
+        mark = step.mark
+        if isinstance(mark, Step):
+            return self._end_of_then(mark)
+        if mark is not None:
+            return self._marks.get(id(mark), _Points.START)
+        if not isinstance(step.stream, HostStream):
+            return _Points.START
+        if step.is_inline:
+            return self._inside_point(step, host)
+        queue = self._queue(step.stream)
+        if self._threads_talk:  # the wait may be an item of the queue
+            self._put(queue, self._here(host))
+        return self._end_of(queue)
+
+    def _end_of_then(self, step: Step) -> int:
+        item = self._functions.get(step.order)
+        return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
+
+    # a reader that held its own methods would hold itself, and its memory
+    _read: ClassVar[Mapping[str, Callable[..., None]]] = {
+        "function": _function,
+        "then": _then,
+        "scope": _scope,
+        "operator": _operator,
+        "record": _record,
+        "point": _record,
+        "wait": _wait,
+        "synchronisation": _synchronisation,
+        "query": _query,
+    }

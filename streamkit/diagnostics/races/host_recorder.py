@@ -1,0 +1,224 @@
+"""The recorder of host streams for ``races``: their work, and the memory that it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._queues import open_scopes, registry, trace
+from streamkit._queues.trace import Step
+from streamkit._streams.host_stream import HostStream
+from streamkit.diagnostics.races import calls
+from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
+from streamkit.diagnostics.recording import places
+from streamkit.diagnostics.recording.host_recorder import HostRecorder
+from streamkit.protocols import Diagnosis
+from streamkit.protocols.adapters import offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import CodeType, FrameType
+
+    from streamkit.diagnostics.races.search import Access
+    from streamkit.diagnostics.recording.places import Place
+    from streamkit.protocols import ArrayUse
+
+
+class Given(NamedTuple):
+    """A piece of work, as it was given."""
+
+    step: Step
+    place: Place | None
+    accesses: tuple[Access, ...]
+    is_known: bool
+    """Whether all that it reads and writes is known."""
+    is_future: bool
+    """Whether it only waits for a future."""
+    streams: Mapping[int, str]
+    """What the code of its place calls host streams, by their ids."""
+
+
+class RaceRecorder(HostRecorder):
+    """Records what all threads give to host streams, with the memory that it uses."""
+
+    def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
+        """Take arrays by their names, and what counts the calls of the driver so far."""
+        super().__init__(calls)
+        self.given: dict[int, Given] = {}
+        """By the order of their steps."""
+        self._arrays = dict(arrays)
+        self._memories = Memories()
+        self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
+        # what the code of a line calls its arrays, by their ids, and its streams
+        self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
+        self._lines = {}
+        self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
+        self._thread = _Thread()
+        self._around = (self._watched,)  # one for all steps
+        self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
+        self.seen: set[int] = set()
+        """Those of them, by their orders, in which operators ran: they tell all that was done."""
+        self.open_before: list[HostStream] = []
+        """The streams of the scopes that this thread had entered before it began."""
+
+    def start(self) -> None:
+        """Begin."""
+        scopes = (scope.stream for scope in open_scopes.stack.scopes)
+        self.open_before = [one for one in scopes if isinstance(one, HostStream)]
+        super().start()
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, in the order in which they were given."""
+        return sorted(self._steps, key=lambda step: step.order)
+
+    def times(self, step: Step) -> tuple[int, int]:
+        """Return when a step ran, in nanoseconds since the start; twice 0 if it did not."""
+        if not step.end_ns:
+            return 0, 0
+        return step.start_ns - self._began_ns, step.end_ns - self._began_ns
+
+    def take(self, step: Step) -> None:
+        """Note a step and what it uses, in the thread that gives it."""
+        super().take(step)
+        if step.kind in ("function", "then", "scope"):
+            self.given[step.order] = self._read(step)
+            if not self.given[step.order].is_future:
+                step.around += self._around
+
+    def _read(self, step: Step) -> Given:
+        frame = places.users_frame()
+        place, variables = places.place_of(frame), _objects(frame)
+        streams = self._streams_among(variables)
+        if step.call is None:
+            is_future = step.kind == "function"
+            if frame is not None and not is_future and self._is_plain(frame):
+                self._plain.add(step.order)
+            return Given(step, place, (), isinstance(step.mark, Step), is_future, streams)
+        found: tuple[Access, ...] = ()
+        try:
+            self._thread.is_reading = True
+            uses, is_known = calls.uses(step.call, self._is_watched)
+            names = self._memories.names_of((*variables, *self._arrays.items()))
+            found = self._accesses(uses, names)
+            if is_known and not uses:  # its operators tell, in a thread without these names
+                self._names[step.order] = names
+        except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
+            is_known = False
+        finally:
+            self._thread.is_reading = False
+        return Given(step, place, found, is_known, is_future=False, streams=streams)
+
+    def _accesses(self, uses: Iterable[ArrayUse], names: Mapping[int, str]) -> tuple[Access, ...]:
+        with self._lock:
+            found = (self._memories.access(use, names) for use in uses)
+            return tuple(access for access in found if access is not None)
+
+    def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
+        """Return what code calls host streams, by their ids; one object for all that is alike."""
+        found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
+        return self._streams.setdefault(tuple(found.items()), found)
+
+    def _is_plain(self, frame: FrameType) -> bool:
+        """Whether the code of a frame surely has no arrays but those that are watched."""
+        with contextlib.suppress(Exception):  # of somebody's object, as above
+            return calls.names_no_others(frame, places.named_by(frame), self._is_watched)
+        return False
+
+    def _is_watched(self, value: object) -> bool:
+        return self._memories.watching(value) is not None
+
+    # -- operators ----------------------------------------------------------------------------
+
+    @contextmanager
+    def _watched(self, step: Step) -> Generator[None]:
+        """Let the libraries tell the operators of a step, once if it runs inside of another."""
+        thread = self._thread
+        watches: list[AbstractContextManager[object]] = []
+        for library, load in registry.loaded().items() if not thread.running else ():
+            watch = offered(load(), Diagnosis.watch_operators)
+            if watch is not None:
+                watches.append(watch(functools.partial(self._tell, library)))
+        if not (watches or thread.running):
+            yield
+            return
+        thread.running.append(_Running(step, len(open_scopes.stack.scopes), _caller()))
+        try:
+            with ExitStack() as watching:
+                for one in watches:
+                    watching.enter_context(one)
+                yield
+        finally:
+            thread.running.pop()
+
+    def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+        """Note an operator, in the thread that runs it."""
+        thread = self._thread
+        if thread.is_reading or not thread.running:
+            return
+        outer, depth, caller = thread.running[-1]
+        inside = (one.stream for one in reversed(open_scopes.stack.scopes[depth:]))
+        stream = next((one for one in inside if isinstance(one, HostStream)), outer.stream)
+        step = Step(stream, "operator", name, None)
+        step.module, step.is_inline = library, True
+        step.start_ns = step.end_ns = step.given_ns
+        frame = places.users_frame(within=caller)
+        line = None if frame is None else (frame.f_code, frame.f_lineno or 0)
+        arrays = [id(use.array) for use in uses]
+        known = self._lines.get(line)
+        if frame is None:
+            place, streams = self.given[outer.order].place, self.given[outer.order].streams
+            names = self._names.get(outer.order, {})
+        elif known is not None and known[0] == arrays:  # as in a loop
+            _, place, streams, names = known
+        else:
+            place, variables = places.place_of(frame), _objects(frame)
+            streams = self._streams_among(variables)
+            names = self._memories.names_of((*variables, *self._arrays.items()))
+            self._lines[line] = arrays, place, streams, names
+        found: tuple[Access, ...] = ()
+        try:
+            found = self._accesses(uses, names)
+        except Exception:  # noqa: BLE001 - as above
+            is_known = False
+        if outer.order in self._plain:
+            self.seen.add(outer.order)
+        self.given[step.order] = Given(
+            step, place, found, is_known, is_future=False, streams=streams
+        )
+        super().take(step)
+
+
+class _Running(NamedTuple):
+    """What a thread runs."""
+
+    step: Step
+    depth: int
+    """How many scopes were open when it began."""
+    caller: CodeType | None
+    """The code that runs it."""
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.running: list[_Running] = []
+        self.is_reading = False  # whether this recorder itself runs operators
+
+
+def _objects(frame: FrameType | None) -> list[tuple[str, object]]:
+    """Return the variables of a frame that may be arrays or streams."""
+    return [one for one in places.variables(frame) if type(one[1]) not in NO_ARRAYS]
+
+
+def _caller() -> CodeType | None:
+    """Return the code that entered a step."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - a traceback keeps more
+    own = {__name__, trace.__name__, contextlib.__name__}
+    while frame is not None and frame.f_globals.get("__name__") in own:
+        frame = frame.f_back
+    return None if frame is None else frame.f_code

@@ -1,0 +1,296 @@
+"""What kernels, copies and fills use: from names, parameters and addresses to accesses."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from streamkit._cuda import memory_pools
+from streamkit._queues import registry
+from streamkit._queues.arrays import ARRAYS
+from streamkit._support.extents import Extent, strided
+from streamkit.diagnostics.races.arrays import RacedArray
+from streamkit.diagnostics.races.report import FREE
+from streamkit.diagnostics.races.search import Access
+from streamkit.diagnostics.recording.callbacks import Kernel
+from streamkit.diagnostics.recording.copies import COPIES, ends_of
+from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
+from streamkit.diagnostics.recording.steps import ELEMENTS, LAUNCHES, WORK
+from streamkit.protocols import Diagnosis, Memory, MemoryUse
+from streamkit.protocols.adapters import all_offered, offered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+    from streamkit.diagnostics.recording.memory import Lives
+    from streamkit.diagnostics.recording.steps import CudaStep
+
+_LOWEST, _HIGHEST = 1 << 16, 1 << 57  # between them are all addresses of CUDA's
+_NAMES = {
+    "graph launch": "a CUDA graph",
+    "host function": "a host function",
+    "wait for a value": "a wait for a value",
+}
+
+
+class Launch(NamedTuple):
+    """What one launch, copy or fill uses."""
+
+    name: str
+    """Of the kernel, as its source has it; or "copy" or "fill"."""
+    library: str | None
+    """The library whose kernel it is, if its name tells."""
+    accesses: tuple[Access, ...]
+    """Without allocations, which the caller adds if it knows them."""
+    is_known: bool
+    """Whether all that it reads and writes is known."""
+    is_download: bool = False
+    """Whether it copies to pinned memory of the host, and returns before that is done."""
+    may_hold_host: bool = False
+    """Whether the call may return only when it is done."""
+
+
+class NamedMemory(NamedTuple):
+    """Memory with a name. It keeps nothing alive."""
+
+    extent: Extent
+    array: RacedArray
+    noted: int | None = None
+    """After how many calls of the driver it had this name; None if it has the name throughout."""
+
+
+class LaunchReader:
+    """Reads launches, with the libraries' memory as it is when this object is made."""
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, object]] = (),
+        noted: Iterable[NamedMemory] = (),
+        memory_at: Callable[[int], object] | None = None,
+    ) -> None:
+        """Take objects with their names, and what ``named_memory`` found before.
+
+        The objects that are arrays give their names to their memory. ``memory_at`` returns the
+        driver's allocation around an address, None if there is none; without it the driver is asked
+        for what there is now.
+        """
+        self._named = [found for name, value in named if (found := named_memory(name, value))]
+        self._named += noted
+        self.now = 0
+        """How many calls of the driver there were before what is read next."""
+        adapters = (load() for load in registry.loaded().values())
+        self._pieces = sorted(
+            piece for pieces in all_offered(adapters, Memory.pieces_of_memory) for piece in pieces()
+        )
+        self._memory_at = memory_at or functools.cache(memory_pools.allocation)
+
+    def kernel(self, symbol: str, parameters: Sequence[bytes] | None) -> Launch:
+        """Read the launch of a kernel with its parameters' bytes, None if they are unknown."""
+        name = readable(symbol)
+        library = library_of_kernel(name)
+        if parameters is None:
+            return Launch(name, library, (), is_known=False)
+        explained = _explained(library, name, parameters)
+        found = _addresses(parameters) if explained is None else explained
+        may_be = [use for use in found if _LOWEST <= use.address < _HIGHEST]
+        uses = [use for use in may_be if self._is_memory(use.address)]
+        is_known = explained is not None and all(use.mode != "unknown" for use in uses)
+        is_known = is_known and len(uses) == len(may_be)
+        return Launch(name, library, tuple(self._accesses(uses)), is_known)
+
+    def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
+        """Read a copy, a fill or other work; ``uses`` is None if it is not known what it uses."""
+        return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
+
+    def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
+        placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
+        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report names
+        for use, extent in placed:
+            if use.address not in widest or widest[use.address][1].stop < extent.stop:
+                widest[use.address] = use, extent
+        for use, extent in placed:
+            array = self._described(*widest[use.address])
+            yield Access(None, extent, use.mode, use.is_sure, array)
+
+    def _extent(self, use: MemoryUse) -> Extent | None:
+        if use.shape is not None:
+            return strided(use.address, use.shape, use.strides, use.itemsize)
+        end = self._end(use.address)
+        return Extent(use.address, end, end - use.address)
+
+    # -- whose memory it is -----------------------------------------------------------------------
+
+    def _is_memory(self, address: int) -> bool:
+        is_known = self._piece(address) is not None or any(self._with(address))
+        return is_known or self._memory_at(address) is not None
+
+    def _piece(self, address: int) -> int | None:
+        """Return the end of the library's memory at an address."""
+        place = bisect.bisect_right(self._pieces, (address, _HIGHEST)) - 1
+        if place < 0:
+            return None
+        start, size = self._pieces[place]
+        return start + size if address < start + size else None
+
+    def _with(self, address: int) -> Iterator[NamedMemory]:
+        return (one for one in self._named if one.extent.start <= address < one.extent.stop)
+
+    def _end(self, address: int) -> int:
+        """Return where what begins at an address ends; one byte of it where that is not known."""
+        found = self._piece(address)
+        if found is None:
+            found = max((one.extent.stop for one in self._with(address)), default=address + 1)
+        return found
+
+    def _described(self, use: MemoryUse, extent: Extent) -> RacedArray:
+        is_known = use.shape is not None
+        size = extent.stop - extent.start if is_known else 0
+        around = [
+            one
+            for one in self._with(extent.start)
+            if extent.stop <= one.extent.stop or not is_known
+        ]
+        if not around:
+            return RacedArray(None, "", (), size, extent.start)
+        nearest = min(around, key=lambda one: (one.extent.stop - one.extent.start, self._age(one)))
+        if extent == nearest.extent or (not is_known and extent.start == nearest.extent.start):
+            return nearest.array
+        return RacedArray(f"part of {nearest.array.name}", "", (), size, extent.start)
+
+    def _age(self, one: NamedMemory) -> int:
+        """Return how far from now a name was noted, because arrays may use the memory in turn."""
+        return -1 if one.noted is None else abs(one.noted - self.now)
+
+
+def _explained(
+    library: str | None, name: str, parameters: Sequence[bytes]
+) -> list[MemoryUse] | None:
+    load = registry.loaded().get(library or "")
+    explain = offered(load(), Diagnosis.explain_kernel) if load else None
+    if explain is None:
+        return None
+    found = explain(name, parameters)
+    return None if found is None else list(found)
+
+
+def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
+    """Yield what may be addresses, each once, also those inside structures: they are aligned."""
+    found: dict[int, None] = {}
+    for parameter in parameters:
+        found.update(dict.fromkeys(struct.unpack_from(f"<{len(parameter) // 8}Q", parameter)))
+    return (MemoryUse(address, "unknown") for address in found)
+
+
+def named_memory(name: str, value: Any) -> NamedMemory | None:
+    """Return the memory of an array, None if the object is none; it calls no driver."""
+    layout = None
+    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+        library = registry.find(value, ARRAYS)
+        if library is not None and library.memory_layout is not None:
+            library.device_of(value)  # raises TypeError if this object of the type is not an array
+            layout = library.memory_layout(value)
+    if layout is None:
+        return None
+    address, shape, strides, _, itemsize = layout
+    extent = strided(address, shape, strides, itemsize)
+    if extent is None:
+        return None
+    dtype = getattr(value, "dtype", "")
+    text = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+    size = itemsize * math.prod(shape)
+    return NamedMemory(extent, RacedArray(name, text, tuple(shape), size, address))
+
+
+# -- the calls of the driver ----------------------------------------------------------------------
+
+
+class WorkReader:
+    """Reads what the steps of a program do with memory, in their order."""
+
+    def __init__(
+        self,
+        lives: Lives,
+        named: Iterable[tuple[str, object]] = (),
+        noted: Iterable[NamedMemory] = (),
+    ) -> None:
+        """Take what knows the allocations, and names as for a ``LaunchReader``."""
+        self._lives = lives
+        self._launches = LaunchReader(named, noted, lives.at)
+        self._alike: dict[Hashable, Launch] = {}
+        self._changes = 0
+
+    def read(self, step: CudaStep) -> Launch | None:
+        """Return what a step does, None if that is no work."""
+        launch = self._read(step) if step.kind in WORK else None
+        self._lives.read(step)
+        return launch
+
+    def _read(self, step: CudaStep) -> Launch:
+        """Read a piece of work once for all that a line gives alike, as in a loop."""
+        if self._changes != self._lives.changes:
+            self._changes = self._lives.changes
+            self._alike.clear()
+        fact = step.fact
+        where = None if fact.place is None else (id(fact.place[0]), fact.place[1])
+        alike = where, fact.call, fact.fields, fact.more
+        found = self._alike.get(alike)
+        if found is None:
+            self._launches.now = int(step.number)
+            found = self._alike[alike] = self._placed(self._launch(step))
+        return found
+
+    def _placed(self, launch: Launch) -> Launch:
+        """Add the allocations, because memory of different ones cannot share a byte."""
+        accesses: list[Access] = []
+        is_known = launch.is_known
+        for one in launch.accesses:
+            around = [*self._lives.across(one.extent.start, one.extent.stop)]
+            is_known = is_known and bool(around)
+            accesses += (one._replace(allocation=life.number) for life in around)
+            if not around:
+                accesses.append(one)
+        return launch._replace(accesses=tuple(accesses), is_known=is_known)
+
+    def _launch(self, step: CudaStep) -> Launch:
+        kind, fields, launches = step.kind, step.fields, self._launches
+        if kind in LAUNCHES:
+            kernel = Kernel(*step.fact.more)
+            return launches.kernel(kernel.symbol, kernel.parameters)
+        if kind in COPIES:
+            return self._copy(step)
+        if kind == "free":
+            size = 1 if step.fact.more is None else step.fact.more.size
+            return launches.transfer(FREE, [_use(fields[0], "write", size)])
+        if kind in ELEMENTS:
+            return launches.transfer("fill", [_use(fields[0], "write", fields[1] * ELEMENTS[kind])])
+        other = launches.transfer(_NAMES.get(kind, step.call.name), None)
+        return other._replace(may_hold_host=kind == "other work" and step.call.stream is None)
+
+    def _copy(self, step: CudaStep) -> Launch:
+        ends = ends_of(step)
+        has_stream = step.call.stream is not None
+        if ends is None:
+            copy = self._launches.transfer("copy", None)
+            return copy._replace(may_hold_host=not has_stream)
+        # nothing of the device uses pageable memory of the host beside the copy
+        pageable = [end for end in ends if end.is_pageable(self._lives)]
+        uses = [
+            MemoryUse(end.address, end.mode, end.shape, end.strides, 1, is_sure=True)
+            for end in ends
+            if end not in pageable
+        ]
+        source, target = (self._lives.at(end.address) for end in ends)
+        is_download = target is not None and target.is_host and ends[0] not in pageable
+        is_download = is_download and not (source is not None and source.is_host)
+        return self._launches.transfer("copy", uses)._replace(
+            is_download=is_download and has_stream,
+            may_hold_host=bool(pageable) or not has_stream,
+        )
+
+
+def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:
+    return MemoryUse(address, mode, (size,), (1,), 1, is_sure=True)

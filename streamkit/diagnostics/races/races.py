@@ -1,0 +1,253 @@
+"""``races``: finds work of a block that uses the same memory and that nothing orders."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from streamkit._support import garbage
+from streamkit._support.extents import Extent
+from streamkit._support.messages import at_end
+from streamkit._support.refusals import block
+from streamkit.diagnostics.races import live_page, search
+from streamkit.diagnostics.races.arrays import RacedArray, checked_names
+from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder
+from streamkit.diagnostics.races.host_order import stamps
+from streamkit.diagnostics.races.host_recorder import RaceRecorder
+from streamkit.diagnostics.races.report import (
+    RacedOperation,
+    RaceReport,
+    coverage_of,
+    missing_wait,
+    races_among,
+)
+from streamkit.diagnostics.recording.host_recorder import host_queue, library_of
+from streamkit.diagnostics.recording.operations import AuditedQueue, Operations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+
+    from streamkit._queues.trace import Step
+    from streamkit._streams.host_stream import HostStream
+    from streamkit.diagnostics.races.cuda_races import Found
+    from streamkit.diagnostics.races.host_recorder import Given
+    from streamkit.diagnostics.races.order import Stamp
+    from streamkit.diagnostics.races.search import Pair
+
+
+@block("streamkit.races() as report")
+def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
+    """Find work of the block, of any thread, on the same memory that nothing orders.
+
+    On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
+    them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
+    of a kernel does not tell what it does with an array, a race on that array counts as possible.
+    What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
+    when the block ends counts as a possible race, because the host can read that memory too early.
+
+    On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
+    functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
+    on a GPU. Of NumPy it sees the arrays among the arguments of such functions. It knows what
+    NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what other
+    functions do. A function without such a declaration may do anything with its arrays, and with
+    those that it brings along, so its races count as possible. What the body of a scope does with
+    NumPy cannot be seen. So two bodies that nothing orders are a possible race, once for each pair
+    of lines, unless operators ran in one of them and its code names no other arrays. ``races`` does
+    not see what code outside of all streams does, nor an order that functions make among
+    themselves, with locks say, if the one that waits was given first.
+
+    The report is made when the block ends, which waits until host streams have run; if the block
+    raises, the report holds what was given by then. Blocks nest, with each other and with audits.
+    Nothing is left behind.
+
+    Args:
+        arrays: Arrays by the names that the report is to use. Others get the names of the
+            caller's variables.
+
+    Raises:
+        TypeError: ``arrays`` is no dictionary.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros(3), np.zeros(3)
+    >>> a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
+    >>> with sk.races() as report:
+    ...     a.submit(np.copyto, x, 7)
+    ...     b.submit(np.multiply, x, 2, y)
+    >>> report.races[0].array.name
+    'x'
+    >>> report.races[0].fix.partition(" before")[0]
+    "to run NumPy's copyto first, add b.wait(a)"
+    """
+    return _look(checked_names(arrays), CudaRaceRecorder.start)
+
+
+@block("program_races() as report")
+def program_races() -> Generator[RaceReport]:
+    """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
+    return _look({}, CudaRaceRecorder.start_early, is_end=True)
+
+
+def _look(
+    given: Mapping[str, object],
+    start: Callable[[CudaRaceRecorder], None],
+    *,
+    is_end: bool = False,
+) -> Generator[RaceReport]:
+    report, cuda = RaceReport(), CudaRaceRecorder(given)
+    recorder = RaceRecorder(given, cuda.count)
+    with ExitStack() as completing, ExitStack() as finishing:
+        finishing.push(at_end(recorder.stop))
+        recorder.start()
+        finishing.push(at_end(cuda.stop))
+        start(cuda)
+        completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
+        yield report
+        recorder.sync(is_end=is_end)
+
+
+@garbage.held_back()  # it makes much that lives, among which a collection would find nothing
+def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
+    given = recorder.given
+    operations = Operations()
+    ran, unfinished = recorder.operations()
+    operations.complete((one.operation for one in ran), unfinished=unfinished)
+    del ran  # a page needs the operations alone
+    describer = _Describer(recorder, operations)
+    found = races_among(
+        (_work(one) for one in sorted(given.values(), key=_when)),
+        lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
+        key=describer.key,
+        operation=describer.operation,
+        missing_call=describer.missing_call,
+        more=lambda strictly: _among_bodies(recorder, strictly),
+    )
+    if on_cuda.operations:
+        draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
+    else:
+        draw = live_page.in_time(operations, found)
+    counted = [
+        (_name(one), one.is_known)
+        for _, one in sorted(given.items())
+        if not (one.is_known and _is_part(one.step, given))
+    ]
+    before = (f"{_body(one)}, which began before the block" for one in recorder.open_before)
+    coverage = coverage_of((*counted, *on_cuda.works), (*before, *on_cuda.unseen))
+    races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
+    report.complete(races_found, coverage, draw)
+
+
+def _when(given: Given) -> tuple[int, int]:
+    """Return when work was given; an operator is given with the function that it is a part of."""
+    step = given.step
+    whole = step.giver if step.kind == "operator" else None
+    return (whole or step).order, step.order
+
+
+def _work(given: Given) -> search.Work:
+    """Return what the search takes: work that failed perhaps never came to its accesses."""
+    step = given.step
+    accesses = given.accesses
+    if step.has_failed:
+        accesses = tuple(access._replace(is_sure=False) for access in accesses)
+    return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
+
+
+def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
+    """Whether it is an operator, and a part of a function that was understood."""
+    giver = None if step.giver is None else given.get(step.giver.order)
+    return step.kind == "operator" and giver is not None and giver.is_known
+
+
+def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
+    """Yield the pairs of scopes that nothing orders, if nothing tells what is done in them."""
+    bodies = [
+        (order, one.place or order)
+        for order, one in sorted(recorder.given.items())
+        if one.step.kind == "scope" and one.step.start_ns and order not in recorder.seen
+    ]
+    for first, second in search.unordered_sites(bodies, strictly):
+        yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)
+
+
+_UNSEEN = search.Access(
+    None,
+    Extent(0, 1, 1),
+    "unknown",
+    is_sure=False,
+    array=RacedArray("memory that was not seen", "", (), 0),
+)
+"""What the body of a scope does with memory."""
+
+
+def _name(given: Given) -> str:
+    step = given.step
+    if step.kind == "scope":
+        return _body(step.stream)
+    return f"a wait for a {step.name}" if given.is_future else step.name
+
+
+def _body(stream: HostStream) -> str:
+    return f"the body of a scope of {host_queue(stream)}"
+
+
+class _Describer:
+    """Describes the races of one block."""
+
+    def __init__(self, recorder: RaceRecorder, operations: Operations) -> None:
+        self._recorder = recorder
+        self._given = recorder.given
+        queues = (queue for one in operations.operations for queue in (one.queue, one.after))
+        self._queues = {queue.id: queue for queue in queues if queue is not None}  # distinct names
+
+    def key(self, pair: Pair) -> Hashable:
+        lines = self._given[pair.first].place, self._given[pair.second].place
+        return lines, pair.one.allocation or pair.one.array
+
+    def queue(self, step: Step) -> AuditedQueue | None:
+        """Return what the report calls the queue of a step."""
+        if step.stream is None:
+            return None
+        queue = self._queues.get(step.stream.id) or host_queue(step.stream)
+        whole = step.giver if step.kind == "operator" else None
+        is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
+        if step.kind == "then" or is_part:
+            queue = AuditedQueue("cpu", f"'then' of {queue.name}", queue.id)
+        return queue
+
+    def operation(self, number: int, mode: search.Mode) -> RacedOperation:
+        given = self._given[number]
+        step = given.step
+        file, line = given.place or (None, 0)
+        whose = library_of(step), self.queue(step)
+        name = "the body of a scope" if step.kind == "scope" else step.name
+        return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
+
+    def missing_call(self, one: int, other: int, before: str) -> str:
+        first, second = self._given[one], self._given[other]
+        variables = [_variable(second, given.step.stream) for given in (second, first)]
+        streams = (host_queue(given.step.stream).name for given in (second, first))
+        waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
+        if _gives(first.step, second.step):
+            whole = second.step.giver if second.step.kind == "operator" else None
+            outer, inner = first.step.name, (whole or second.step).name
+            return (
+                f"let {waiting} wait for {awaited} after {outer} was given, and give {inner} "
+                f"there: inside of {outer} nothing can wait for its end"
+            )
+        if first.step.kind == "then":
+            where = "" if first.place is None else f" of line {first.place.line}"
+            variables[1] = awaited = f"the future of 'then'{where}"
+        return missing_wait(waiting, awaited, before, are_code=None not in variables)
+
+
+def _gives(one: Step, other: Step) -> bool:
+    """Whether a function gives another piece of work while it runs."""
+    giver = other.giver
+    while giver is not None and giver is not one:
+        giver = giver.giver
+    return giver is one
+
+
+def _variable(given: Given, stream: Any) -> str | None:
+    """Return what the code of a place calls a stream."""
+    return given.streams.get(stream.id)

@@ -1,0 +1,384 @@
+"""The report of ``races``: work on the same memory that nothing orders, and what to add."""
+
+from __future__ import annotations
+
+import html
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamkit.diagnostics.pictures.styles import STYLES
+from streamkit.diagnostics.pictures.timeline import counted, times
+from streamkit.diagnostics.races import search
+from streamkit.diagnostics.recording.kernel_names import in_one_line
+from streamkit.errors import RaceError, ScopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from os import PathLike
+
+    from streamkit.diagnostics.races.arrays import RacedArray
+    from streamkit.diagnostics.races.order import Stamp
+    from streamkit.diagnostics.races.search import Mode, Pair
+    from streamkit.diagnostics.recording.operations import AuditedQueue
+
+_DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
+_FREES = "frees"
+FREE = "free"
+"""The name of a free on a CUDA stream, which counts as work that writes the memory."""
+_NAMED = 8  # operations that a sentence names
+
+
+@dataclass(frozen=True)
+class RacedOperation:
+    """One of the two operations of a race."""
+
+    name: str
+    """The name of the function or kernel."""
+    library: str | None
+    """The library that it belongs to, if that is known."""
+    queue: AuditedQueue | None
+    """None for a node of a graph, which runs on the queues that CUDA picks, and for the host."""
+    mode: Mode
+    """``"read"``, ``"write"`` or ``"unknown"``."""
+    file: str | None
+    """The file of the innermost line outside StreamKit and the libraries that gave the work."""
+    line: int
+    """0 where no line is known."""
+    start_ns: int
+    """When it ran, since the block began; 0 if it had not run, and on CUDA streams."""
+    end_ns: int
+    node: int | None = None
+    """The number of its node, if it is a graph's."""
+    section: str | None = None
+    """The innermost section in which the node was captured."""
+
+    @property
+    def title(self) -> str:
+        """The library and the name of the operation, in words."""
+        name = in_one_line(self.name)
+        return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
+
+    def __str__(self) -> str:
+        does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != _FREES else "it is freed"
+        if self.queue is None and self.node is None:
+            return f"{self.title} may read it, because it has not waited for that"
+        if self.queue is None:
+            section = f", in the section {self.section!r}" if self.section else ""
+            return f"{does} in node {self.node}{section}"
+        where = f", {self.file}:{self.line}" if self.file else ""
+        return f"{does} on {self.queue}{where}"
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two operations on the same memory that nothing orders."""
+
+    array: RacedArray
+    first: RacedOperation
+    """The one that was given first."""
+    second: RacedOperation
+    certain: bool
+    """Whether both surely use the same bytes, one surely writes, and surely nothing orders them."""
+    fix: str
+    """What orders the second after the first: what to add to the program, and where."""
+    count: int
+    """How often it was found at this pair of lines."""
+
+    def __str__(self) -> str:
+        kind = "race" if self.certain else "possible race"
+        often = f", {times(self.count)}" if self.count > 1 else ""
+        return (
+            f"{kind} on {self.array}: {_happens(self.first, self.second)}{often}\n"
+            f"  {self.first}\n  {self.second}\n  {self.fix}"
+        )
+
+
+# -- how a race reads -----------------------------------------------------------------------------
+
+
+def _happens(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what two operations do to the memory meanwhile."""
+    one, other = _where(first), _where(second)
+    if (first.queue, first.node) == (second.queue, second.node):
+        return f"{one} uses it twice at a time"
+    if _does(first) == _does(second) == _DOES["write"]:
+        return f"{one} and {other} both write it"
+    return f"{other} {_does(second)} it while {one} {_does(first)} it"
+
+
+def _does(operation: RacedOperation) -> str:
+    """Return what an operation does to memory, in words."""
+    is_on_cuda = operation.queue is not None and operation.queue.device != "cpu"
+    is_free = is_on_cuda and operation.name == FREE and operation.library is None
+    return _FREES if is_free else _DOES[operation.mode]
+
+
+def _where(operation: RacedOperation) -> str:
+    if operation.node is not None:
+        return f"node {operation.node}"
+    return operation.title if operation.queue is None else in_one_line(operation.queue.name)
+
+
+def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], str]) -> str:
+    """Return what orders the second operation after the first: what to add, and where.
+
+    ``missing`` words that, given the place before which it belongs.
+    """
+    title = first.title
+    if title == second.title:
+        has_line = first.file and first.line != second.line
+        title += f" of line {first.line}" if has_line else f" on {_where(first)}"
+    before = f"line {second.line}" if second.file else "it"
+    if first.file and second.file and first.file != second.file:
+        before += f" of {second.file}"
+    return f"to run {title} first, {missing(before)}"
+
+
+def missing_wait(waiting: str, awaited: str, before: str, *, are_code: bool) -> str:
+    """Return the wait to add: as code, if both have names in the code of that place."""
+    if are_code:
+        return f"add {waiting}.wait({awaited}) before {before}"
+    return f"let {waiting} wait for {awaited} before {before}"
+
+
+def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
+    """Return what orders two nodes of a graph, or two parts of the graph that is one node."""
+    if first.node == second.node:
+        return f"both are in the graph that is node {first.node}: order them where it is captured"
+    return (
+        f"to run node {first.node} first, let the stream of node {second.node} wait for that of "
+        f"node {first.node} in the capture, before node {second.node}: second.wait(first)"
+    )
+
+
+# -- the report -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the work was understood."""
+
+    understood: int
+    """Operations of which all that they read and write is known."""
+    total: int
+    missed: tuple[str, ...]
+    """What was not understood, each name once; also what could not be seen at all."""
+
+    def __str__(self) -> str:
+        if not self.total and not self.missed:
+            return "No operation was given to a stream, so there was nothing to look at."
+        text = f"{self.understood} of {counted(self.total, 'operation')} understood"
+        if not self.missed:
+            return f"{text}."
+        more = len(self.missed) - _NAMED
+        names = ", ".join(map(in_one_line, self.missed[:_NAMED]))
+        return f"{text}; not: {names}{f', and {more} more' if more > 0 else ''}."
+
+
+class RaceReport:
+    """What ``streamkit.races`` found, made when its block ends, or the ``races`` of a graph."""
+
+    def __init__(self) -> None:
+        self._found: tuple[tuple[Race, ...], Coverage] | None = None
+        self._page: Callable[[str], str] = str
+
+    def complete(
+        self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
+    ) -> None:
+        """Take what was found.
+
+        Args:
+            races: In the order in which they were given.
+            coverage: How much was understood.
+            draw: Makes the page, given its heading.
+        """
+        self._found, self._page = (races, coverage), draw
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """One for each pair of lines and array, in the order in which they were given."""
+        return self._read()[0]
+
+    @property
+    def certain(self) -> tuple[Race, ...]:
+        """The races that are surely races."""
+        return tuple(race for race in self.races if race.certain)
+
+    @property
+    def possible(self) -> tuple[Race, ...]:
+        """All others: what the operations do with the memory, or their order, is not known."""
+        return tuple(race for race in self.races if not race.certain)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of the work was understood. What was not can race unseen."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[tuple[Race, ...], Coverage]:
+        if self._found is None:
+            raise ScopeError(
+                "the report is made when the block ends. Read it after 'with ... as report:'"
+            )
+        return self._found
+
+    def assert_none(self, *, possible: bool = False) -> None:
+        """Check that there are no certain races.
+
+        A copy to the host that nothing waited for is a possible one: the host's read is not seen.
+
+        Args:
+            possible: Check that there are no possible ones either.
+
+        Raises:
+            RaceError: There are. It lists them, and what to add for each.
+        """
+        __tracebackhide__ = True  # in pytest
+        found = self.races if possible else self.certain
+        if found:
+            text = "\n\n".join(map(str, (*found, self.coverage)))
+            raise RaceError(
+                f"nothing orders work on the same memory: {_counted(self.races)}.\n\n{text}"
+            )
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report in JSON's types."""
+        return {
+            "races": [asdict(race) for race in self.races],
+            "coverage": asdict(self.coverage),
+        }
+
+    # -- to look at ---------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Print the races, what to add for each, and what was not understood."""
+        print(self)  # noqa: T201 - what it is for
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write a page with an arrow for each order that is missing; return its path.
+
+        It is the audit's page, or the picture of the graph.
+
+        Args:
+            path: The file to write.
+        """
+        text = self._page(f"{_counted(self.races)}. {self.coverage}")
+        Path(path).write_text(text, encoding="utf-8")
+        return Path(path)
+
+    def _repr_html_(self) -> str | None:
+        """Show the text in a notebook."""
+        return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, (f"{_counted(self.races)}.", *self.races, self.coverage)))
+
+    def __repr__(self) -> str:
+        if self._found is None:
+            return "<streamkit race report, not over>"
+        return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
+
+
+def _counted(races: tuple[Race, ...]) -> str:
+    """Return how many there are of each class, in words; never that there are none."""
+    certain = sum(race.certain for race in races)
+    possible = len(races) - certain
+    if certain and possible:
+        return f"{counted(certain, 'race')} and {counted(possible, 'possible one')} found"
+    if possible:
+        return f"{counted(possible, 'possible race')} found"
+    return f"{counted(certain, 'race')} found" if races else "no race found in what was understood"
+
+
+# -- from pairs of work to a report ---------------------------------------------------------------
+
+
+def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
+    works: Iterable[search.Work],
+    stamps: Callable[[bool], Mapping[Any, Stamp]],
+    *,
+    key: Callable[[Pair], Hashable],
+    operation: Callable[[int, Mode], RacedOperation],
+    missing_call: Callable[[int, int, str], str],
+    more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
+) -> list[tuple[Race, Pair]]:
+    """Return the races among pieces of work, each with the pair that it is described by.
+
+    Args:
+        works: In the order in which they were given.
+        stamps: Finds where each of them stands, by its number, without or with ``threads_talk``.
+            Work that has no place there is left out.
+        key: Pairs with the same key are one race.
+        operation: Describes a piece of work by its number and what it does with the memory.
+        missing_call: Words what orders the second of two numbers after the first, given the place
+            before which it belongs.
+        more: Finds other pairs that race, given where each piece of work stands.
+    """
+    strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
+    found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
+    for pair in chain(search.find(works, strictly, loosely), more(strictly)):
+        found[key(pair)].add(pair)
+    races = []
+    for alike in found.values():
+        pair = alike.pairs[0]
+        both = pair.first, pair.second
+        first = operation(pair.first, strongest({one.one.mode for one in alike.pairs}))
+        second = operation(pair.second, strongest({one.other.mode for one in alike.pairs}))
+        race = Race(
+            array_of(pair),
+            first,
+            second,
+            pair.is_certain,
+            fix(first, second, partial(missing_call, *both)),
+            alike.count,
+        )
+        races.append((race, pair))
+    return races
+
+
+class _Alike:
+    """The pairs of one race, which come in the order of their second piece of work."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Pair] = []
+        """Of the two pieces of work that describe it, the pair that is certain first.
+
+        An operation that reads and writes an array has two accesses.
+        """
+        self.count = 0
+        self._firsts: set[int] = set()
+        self._second: int | None = None
+
+    def add(self, pair: Pair) -> None:
+        if pair.second != self._second:
+            self._firsts, self._second = set(), pair.second
+        self.count += pair.first not in self._firsts
+        self._firsts.add(pair.first)
+        shown = self.pairs[0] if self.pairs else None
+        is_same = shown is not None and (shown.first, shown.second) == (pair.first, pair.second)
+        if shown is None or (pair.is_certain and not shown.is_certain):
+            self.pairs = [pair, *(self.pairs if is_same else ())]
+        elif is_same:
+            self.pairs.append(pair)
+
+
+def array_of(pair: Pair) -> RacedArray:
+    """Return what is said of the memory of both: the array that has a name, if one has."""
+    arrays: tuple[RacedArray, RacedArray] = pair.one.array, pair.other.array
+    return min(arrays, key=lambda array: array.name is None)
+
+
+def strongest(modes: set[Mode]) -> Mode:
+    """Return the one of an operation's uses of a piece of memory that a report names."""
+    return "write" if "write" in modes else min(modes)
+
+
+def coverage_of(operations: Iterable[tuple[str, bool]], unseen: Iterable[str] = ()) -> Coverage:
+    """Count operations, each given by its name and whether all that it uses is known."""
+    known = list(operations)
+    missed = [name for name, is_known in known if not is_known]
+    names = tuple(dict.fromkeys([*missed, *unseen]))
+    return Coverage(len(known) - len(missed), len(known), names)

@@ -1,0 +1,233 @@
+"""Which pairs of work use the same memory without an order: the engine behind every report.
+
+All pairs would be too many. So the accesses of a chain are kept in the order of the chain: if one
+of them comes before some work, all earlier ones do too. And they are filed by their addresses, so
+that work meets those alone that are near.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from streamkit._support.extents import overlap
+from streamkit.diagnostics.races.order import are_ordered, is_before, known
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+    from streamkit._support.extents import Extent
+    from streamkit.diagnostics.races.order import Clock, Stamp
+
+Mode = Literal["read", "write", "unknown"]
+
+
+class Access(NamedTuple):
+    """Memory that a piece of work uses."""
+
+    allocation: Hashable
+    """What the memory belongs to from its allocation until it is freed; None if unknown."""
+    extent: Extent
+    mode: Mode
+    is_sure: bool
+    """Whether all of these bytes are surely used."""
+    array: Any = None
+    """What a report says of it."""
+
+
+class Work(NamedTuple):
+    """A piece of work."""
+
+    number: int
+    site: Hashable
+    """Where it was given, and to which queue. Later work of a site replaces earlier work of it."""
+    accesses: tuple[Access, ...]
+
+
+class Pair(NamedTuple):
+    """Two pieces of work that nothing orders, the one given first, and the memory they share."""
+
+    first: int
+    second: int
+    one: Access
+    other: Access
+    is_certain: bool
+
+
+def race_of(one: Access, other: Access) -> bool | None:
+    """Whether two accesses without an order race surely or possibly; None if not at all."""
+    if one.mode == other.mode == "read":
+        return None
+    shared = overlap(one.extent, other.extent)
+    if shared is False:
+        return None
+    return (
+        shared is True
+        and one.is_sure
+        and other.is_sure
+        and "write" in (one.mode, other.mode)
+        and None not in (one.allocation, other.allocation)
+    )
+
+
+def find(
+    works: Iterable[Work], strictly: Mapping[Any, Stamp], loosely: Mapping[Any, Stamp]
+) -> Iterator[Pair]:
+    """Yield the pairs that race.
+
+    A pair is certain if nothing orders it even ``loosely``, both surely use the same byte, and one
+    surely writes. All other pairs that nothing orders ``strictly`` are possible.
+
+    Args:
+        works: In the order in which they were given.
+        strictly: Where each stands by the orders that surely are, by its number.
+        loosely: The same by all orders that there may be.
+    """
+    filed: defaultdict[Hashable, list[_Chain]] = defaultdict(list)
+    sites: dict[Hashable, Hashable] = {}
+    given = [
+        work._replace(site=sites.setdefault(work.site, work.site))  # of which a loop has many alike
+        for work in works
+        if work.accesses and work.number in strictly
+    ]
+    has_unknown = any(one.allocation is None for work in given for one in work.accesses)
+    for work in given:
+        stamp = strictly[work.number]
+        for access in work.accesses:
+            for kept in _others(filed, access.allocation, stamp):
+                for number, earlier in kept.near(access.extent, stamp.before):
+                    found = race_of(earlier, access)
+                    if found is not None and not is_before(stamp, strictly[number]):
+                        is_certain = found and not are_ordered(
+                            loosely[number], loosely[work.number]
+                        )
+                        yield Pair(number, work.number, earlier, access, is_certain)
+        for access in work.accesses:
+            for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
+                chains = filed[where]
+                own = next((one for one in chains if one.chain == stamp.chain), None)
+                if own is None:
+                    own = _Chain(stamp.chain)
+                    chains.append(own)
+                own.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
+
+
+def unordered_sites(
+    works: Iterable[tuple[int, Hashable]], stamps: Mapping[int, Stamp]
+) -> Iterator[tuple[int, int]]:
+    """Yield two pieces of work that nothing orders, for each pair of sites that has such.
+
+    Each piece of work is its number and its site.
+    """
+    found: set[frozenset[Hashable]] = set()
+    last: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number, site in works:
+        stamp = stamps[number]
+        for other, numbers in last.items():
+            both = frozenset({other, site})
+            if both not in found:
+                for earlier in numbers:
+                    if not are_ordered(stamps[earlier], stamp):
+                        found.add(both)
+                        yield earlier, number
+                        break
+        # what is unordered with work before this one is unordered with this one too
+        last[site] = [one for one in last[site] if not is_before(stamps[one], stamp)]
+        last[site].append(number)
+
+
+_ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
+_FEW = 16  # entries that are looked at one by one
+
+
+def _others(
+    filed: Mapping[Hashable, list[_Chain]], allocation: Hashable, stamp: Stamp
+) -> Iterator[_Chain]:
+    """Yield what may be the same memory, of the same allocation or of an unknown one.
+
+    A chain all of which comes before the work is left out.
+    """
+    for where in (_ALL,) if allocation is None else (allocation, None):
+        for one in filed.get(where, ()):
+            if one.chain != stamp.chain and known(stamp.before, one.chain) < one.end:
+                yield one
+
+
+class _Entry(NamedTuple):
+    """An access that was filed, of work at a place of its chain."""
+
+    key: Hashable
+    """Later work of a site replaces what earlier work of it did alike."""
+    number: int
+    access: Access
+    place: float
+
+
+_place = attrgetter("place")
+
+
+_NONE: dict[Hashable, _Entry] = {}
+_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
+
+
+class _Chain:
+    """The accesses of one chain to one allocation."""
+
+    __slots__ = ("_cells", "_entries", "_latest", "chain", "end")
+
+    def __init__(self, chain: int) -> None:
+        self.chain = chain
+        self.end: float = 0  # the last place
+        self._entries: list[_Entry] = []  # by their places; also replaced ones if there are many
+        self._latest = _NONE  # the entries by their keys, if there are many, as the next one
+        # by the power of two that holds them, and by their address in units of that
+        self._cells = _NO_CELLS
+
+    def add(self, entry: _Entry) -> None:
+        """File an access."""
+        self.end = max(self.end, entry.place)
+        if self._latest:
+            self._file(entry)
+            if len(self._entries) > 2 * len(self._latest):
+                self._entries = sorted(self._latest.values(), key=_place)
+                return
+        else:
+            self._entries = [one for one in self._entries if one.key != entry.key]
+            if len(self._entries) == _FEW:
+                self._latest, self._cells = {}, {}
+                for one in (*self._entries, entry):
+                    self._file(one)
+        insort(self._entries, entry, key=_place)
+
+    def _file(self, entry: _Entry) -> None:
+        start, stop = entry.access.extent.start, entry.access.extent.stop
+        power = (stop - start - 1).bit_length()
+        self._latest[entry.key] = entry
+        self._cells.setdefault(power, {}).setdefault(start >> power, {})[entry.key] = entry
+
+    def near(self, extent: Extent, before: Clock) -> Iterator[tuple[int, Access]]:
+        """Yield the accesses that overlap an extent, but for those that a clock knows."""
+        after = known(before, self.chain)
+        for entry in self._candidates(extent, bisect_right(self._entries, after, key=_place)):
+            access = entry.access
+            is_near = access.extent.start < extent.stop and extent.start < access.extent.stop
+            if is_near and entry.place > after:
+                yield entry.number, access
+
+    def _candidates(self, extent: Extent, start: int) -> Iterator[_Entry]:
+        """Yield those from a place of the list on, or those near an extent, if that is fewer."""
+        left = len(self._entries) - start
+        cells = [
+            (places, range((extent.start >> power) - 1, (extent.stop - 1 >> power) + 1))
+            for power, places in (self._cells.items() if left > _FEW else ())
+        ]
+        if not cells or sum(len(near) for _, near in cells) > left:
+            for entry in self._entries[start:]:
+                if not self._latest or self._latest[entry.key] is entry:
+                    yield entry
+        else:
+            for places, near in cells:
+                for place in near:
+                    yield from places.get(place, {}).values()

@@ -1,0 +1,305 @@
+"""The driver calls of all threads in a block, as steps, and the names of their queues."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamkit._cuda import driver
+from streamkit._queues import identity, registry
+from streamkit.diagnostics.recording import places
+from streamkit.diagnostics.recording.callbacks import FAILED, Fact, Kernel, here, subscription
+from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
+from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
+from streamkit.diagnostics.recording.memory import Lives
+from streamkit.diagnostics.recording.operations import AuditedQueue, Operation
+from streamkit.diagnostics.recording.steps import (
+    ELEMENTS,
+    LAUNCHES,
+    WORK,
+    CudaQueue,
+    queue_with,
+    steps,
+)
+from streamkit.errors import StreamKitError
+from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from streamkit.diagnostics.recording.operations import Kind
+    from streamkit.diagnostics.recording.steps import CudaStep
+    from streamkit.protocols.queues import QueueRecord
+
+    Met = tuple[int, "KnownQueue"]
+    """How many facts there were when a queue was met, and what it is."""
+
+_NONBLOCKING = 1  # the flag of a stream
+
+
+class KnownQueue(NamedTuple):
+    """What is known of a queue."""
+
+    name: AuditedQueue
+    """What a report calls it."""
+    is_blocking: bool | None
+    """Whether it waits for the legacy stream; None if that is not known."""
+    context: int | None
+    """Its own context, whichever is current where it is used; None if that is not known."""
+
+
+class DriverRecording:
+    """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
+
+    def __init__(self, place: Callable[[], Any] | None = None, *, of_launches: bool = True) -> None:
+        """Take a function that says where the present call comes from.
+
+        Without ``of_launches`` it is not called for launches.
+        """
+        self.lost = 0
+        """Calls that could not be read."""
+        self._place, self._of_launches = place, of_launches
+        self._all: list[Any] = []
+        self._begin = self._end = 0
+        self._capturing: list[int] = []
+        self._met: dict[int, list[Met]] = {}  # by handle
+
+    def start(self) -> None:
+        """Begin. NoCallbacksError where CUPTI is missing, or serves another tool."""
+        self._all = subscription.open(self._place, of_launches=self._of_launches)
+        self._begin = len(self._all)
+        identity.watch(self._meet)
+        for queue in filter(identity.is_alive, identity.living()):
+            with contextlib.suppress(StreamKitError):
+                if driver.capture_id(queue.handle) is not None:
+                    self._capturing.append(queue.handle)
+            self._meet(queue)
+
+    def stop(self) -> None:
+        """End. Nothing is left behind."""
+        self._end, self.lost = len(self._all), subscription.lost
+        identity.unwatch(self._meet)
+        subscription.close(self._place)
+
+    def count(self) -> int:
+        return len(self._all) - self._begin
+
+    def _meet(self, queue: QueueRecord) -> None:
+        if not queue.is_default and queue.id is not None:  # the others are looked up at the end
+            self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
+
+    def steps(self) -> list[CudaStep]:
+        """Return what was noted, as steps; only once, because what was noted is given up."""
+        noted, self._all = self._all[self._begin : self._end], []
+        return steps(map(self._fact, noted), self._capturing, _failed(noted))
+
+    def _fact(self, noted: tuple[Any, ...]) -> Fact:
+        """Return a fact that counts from the beginning of this recording."""
+        fact = Fact(*noted)
+        return fact if fact.since is None else fact._replace(since=fact.since - self._begin)
+
+    def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
+        """Return what is known of the queues of the steps; it asks the driver for living ones."""
+        with contextlib.suppress(StreamKitError):
+            used_contexts()  # from now on the driver knows the device of each
+        return DriverQueues(self._met, program, self._begin)
+
+
+def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
+    """Return the places of what failed, which did nothing, and of what says so."""
+    found: set[int] = set()
+    latest: dict[tuple[int, int], int] = {}  # by calls and threads
+    for place, (call, thread, *_, more, _since) in enumerate(noted):
+        if more is FAILED:
+            found |= {place, latest.pop((call, thread), place)}
+        else:
+            latest[call, thread] = place
+    return found
+
+
+class DriverQueues:
+    """What is known of queues: what was noted when they were met, and what the driver says now."""
+
+    def __init__(
+        self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
+    ) -> None:
+        self._known: dict[CudaQueue, KnownQueue] = {}
+        self._ends: dict[int, list[int]] = {}
+        self._said: dict[CudaQueue, tuple[int | None, bool | None]] = {}
+        """What the driver said of streams that were made or ended inside: contexts and flags."""
+        for step in program:
+            if step.kind == "stream destroyed" and step.queue is not None:
+                self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
+                self._said[step.queue] = step.fact.more
+            elif step.kind == "stream made" and step.queue is not None:
+                self._said[step.queue] = step.fact.more[1], not step.fields[1] & _NONBLOCKING
+        for handle, each in met.items():
+            for since, known in each:
+                ended = sum(end < since for end in self._ends.get(handle, ()))
+                self._known[CudaQueue(handle, ended)] = known
+
+    def named(self, queue: CudaQueue) -> AuditedQueue:
+        """Return what a report calls a queue."""
+        return self.of(queue).name
+
+    def of_record(self, queue: QueueRecord) -> AuditedQueue:
+        """Return what a report calls a living queue; a per-thread one is this thread's."""
+        ended, thread = len(self._ends.get(queue.handle, ())), here.thread
+        found = queue_with(queue.handle, queue.context, thread, ended)
+        return self.named(found)
+
+    def with_id(self, number: int) -> AuditedQueue | None:
+        """Return the one that has this public id, if it was met."""
+        return next((one.name for one in self._known.values() if one.name.id == number), None)
+
+    def of(self, queue: CudaQueue) -> KnownQueue:
+        """Return what is known of a queue."""
+        found = self._known.get(queue)
+        if found is None:
+            found = self._known[queue] = self._ask(queue)
+        return found
+
+    def _ask(self, queue: CudaQueue) -> KnownQueue:
+        handle = queue.handle
+        if handle <= PER_THREAD:
+            number = None
+            context = driver.in_context(queue.number)
+            with contextlib.suppress(StreamKitError), context, context:
+                if handle == LEGACY:
+                    number = driver.legacy_id()
+                elif queue.thread == here.thread:
+                    number = driver.stream_id(PER_THREAD)
+            device = driver.device_of.get(queue.number, "?")
+            name = default_queue(handle, device, number, (queue.number, queue.thread))
+            return KnownQueue(name, is_blocking=True, context=queue.number)
+        if queue.number == len(self._ends.get(handle, ())):  # it lives
+            with contextlib.suppress(StreamKitError):
+                return _known(identity.identify(Queue(handle)))
+        own, is_blocking = self._said.get(queue, (None, None))
+        device = f"cuda:{driver.device_of.get(own or 0, '?')}"
+        ended = f"stream {handle:#x}, which has ended"
+        name = AuditedQueue(device, ended, None, key=(handle, queue.number))
+        return KnownQueue(name, is_blocking, own)
+
+
+def _known(queue: QueueRecord) -> KnownQueue:
+    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
+    return KnownQueue(audited(queue), is_blocking, queue.context)
+
+
+# -- the operations of a block ---------------------------------------------------------------------
+
+_NO_OPERATIONS = ("free", "wait for a value")
+_OTHER_RECORDS = (
+    "event made", "event destroyed", "foreign event", "event in a graph", "context record",
+)  # fmt: skip
+"""After these a wait for an event is not for what this block recorded before."""
+_COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
+           "Peer": "device to another"}  # fmt: skip
+_INSIDE = ("DtoD", "Peer", "DtoA", "AtoD", "AtoA")
+"""What the names of the copies have that use no memory of the host."""
+_OTHERS: dict[str, tuple[Kind, str]] = {
+    "graph launch": ("graph", "CUDA graph"),
+    "host function": ("function", "host function"),
+}
+
+
+def operations(
+    steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
+) -> Iterator[Operation]:
+    """Yield the operations of a block, without those of private streams.
+
+    Their times are the numbers of their steps; a wait begins with that of the awaited point.
+    """
+    private = {handle for _, handle in driver.private_streams}
+    recorded: dict[int, CudaStep] = {}  # by events
+    lives = Lives(steps)
+
+    def queue_of(step: CudaStep | None) -> AuditedQueue | None:
+        return None if step is None or step.queue is None else named(step.queue)
+
+    for step in steps:
+        queue, begun, found = queue_of(step), step, None
+        if step.kind in WORK:
+            found = None if step.kind in _NO_OPERATIONS else _work(step, queue, lives)
+        elif step.kind == "record":
+            recorded[step.fields[0]] = step
+            found = Operation("record", "record", queue, 0, 0)
+        elif step.kind == "wait":
+            awaited = recorded.get(step.fields[1])
+            begun = awaited or step
+            found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
+        elif step.kind == "done" and "Synchronize" in step.call.name:
+            event = recorded.get(step.fields[0]) if step.call.kind == "event done" else step
+            name = step.call.name
+            found = Operation("synchronisation", name, queue_of(event), 0, 0, blocks_host=True)
+        elif step.kind in _OTHER_RECORDS:
+            recorded.pop(step.fact.more or step.fields[0], None)
+        lives.read(step)
+        if found is not None and not (step.queue and step.queue.handle in private):
+            start, end = int(begun.number), int(step.number)
+            file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
+            yield replace(found, start_ns=start, end_ns=end, file=file, line=line)
+
+
+def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:
+    call = step.call
+    if step.kind in LAUNCHES:
+        name = readable(Kernel(*step.fact.more).symbol)
+        return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
+    if step.kind in ELEMENTS:
+        size = step.fields[1] * ELEMENTS[step.kind]
+        return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
+    if step.kind in _OTHERS:
+        return Operation(*_OTHERS[step.kind], queue, 0, 0)
+    if step.kind == "other work" and "Memcpy" not in call.name:
+        is_fill = "Memset" in call.name
+        return Operation(*(("fill", "fill") if is_fill else ("function", call.name)), queue, 0, 0)
+    which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
+    size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
+    # a call without a stream waits, but for copies inside devices
+    blocks = call.stream is None and not any(mark in call.name for mark in _INSIDE)
+    copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
+
+
+# -- what a report calls queues -------------------------------------------------------------------
+
+
+def default_queue(
+    handle: int, device: int | str, number: int | None, key: tuple[int, int]
+) -> AuditedQueue:
+    """Return what a report calls a default stream."""
+    is_legacy = handle == LEGACY
+    name = "legacy default stream" if is_legacy else "per-thread default stream"
+    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
+
+
+def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
+    """Return what a report calls any other queue; its key tells one that has no id yet."""
+    if queue.id is None and key == (0, 0):
+        key = queue.context, queue.handle
+    return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
+
+
+def name_of(queue: QueueRecord) -> str:
+    """Return what a report calls a queue."""
+    if queue.name:
+        return queue.name
+    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+    row = registry.BY_NAME.get(maker)
+    return f"{maker if row is None else row.label} stream id={queue.id}".strip()
+
+
+def used_contexts() -> dict[int, int]:
+    """Return the contexts in which there can be work, with their devices."""
+    found = {
+        driver.primary_context(device): device
+        for device in range(driver.device_count())
+        if driver.primary_is_active(device)
+    }
+    for queue in identity.living():
+        if identity.is_alive(queue):
+            found.setdefault(queue.context, queue.device)
+    return found

@@ -1,0 +1,174 @@
+"""The driver's calls as steps: which queue each one gives work, or orders."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from streamkit._cuda.memory_pools import Allocation
+from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall
+from streamkit.protocols.queues import LEGACY, PER_THREAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
+
+    from streamkit.diagnostics.recording.callbacks import Fact
+
+StepKind = CallKind | Literal["point", "done"]
+
+LAUNCHES: tuple[CallKind, ...] = ("launch", "launch with more")
+"""The kinds of calls that launch a kernel."""
+WORK: set[StepKind] = {
+    *LAUNCHES, "copy", "copy and wait", "copy of rows", "fill", "fill of 2", "fill of 4",
+    "graph launch", "host function", "other work", "wait for a value", "free",
+}  # fmt: skip
+"""The kinds of calls that give a queue work."""
+ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
+"""The bytes of an element, by the kinds of fills."""
+_DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
+_ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
+_EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
+_NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
+_OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
+_EMPTY = struct.Struct("")
+
+
+class CudaQueue(NamedTuple):
+    """A queue, which is another one than those that had its handle before or will have it later."""
+
+    handle: int
+    number: int
+    """How many streams had the handle before; for a default stream its context."""
+    thread: int = 0
+    """The thread of a per-thread stream."""
+
+
+def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
+    """Return the queue that has a handle in this context and thread, after ``ended`` others."""
+    if handle == LEGACY:
+        return CudaQueue(handle, context)
+    if handle == PER_THREAD:
+        return CudaQueue(handle, context, thread)
+    return CudaQueue(handle, ended)
+
+
+class CudaStep(NamedTuple):
+    """One call that puts work on a queue, or orders it."""
+
+    number: float
+    """Its place among the facts; a point that something waits for lies between them."""
+    kind: StepKind
+    call: DriverCall
+    fact: Fact
+    fields: tuple[int, ...]
+    queue: CudaQueue | None
+    point: int = -1
+    """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
+
+
+def steps(
+    facts: Iterable[Fact], capturing: Iterable[int] = (), failed: AbstractSet[int] = frozenset()
+) -> list[CudaStep]:
+    """Return the steps of a program without what was captured, because that does not run.
+
+    ``capturing`` are the streams that captured at the beginning, and ``failed`` the places of the
+    facts that are left out.
+    """
+    reader = _Steps(capturing)
+    for number, fact in enumerate(facts):
+        if number not in failed:
+            reader.read(number, fact)
+    return sorted(reader.steps, key=lambda step: step.number)
+
+
+class _Steps:
+    def __init__(self, capturing: Iterable[int]) -> None:
+        self.steps: list[CudaStep] = []
+        self._ended: dict[int, int] = {}  # how many streams of this handle
+        self._captures: dict[CudaQueue, object] = {
+            CudaQueue(handle, 0): object() for handle in capturing
+        }
+        self._captured: dict[int, object] = {}  # events, by the captures that recorded them
+
+    def read(self, number: int, fact: Fact) -> None:
+        call = CALLS.get(fact.call)
+        if call is None:
+            name = fact.fields.decode(errors="replace")
+            call = DriverCall("unknown", name, _EMPTY, None, is_per_thread=False)
+            self.steps.append(CudaStep(number, "unknown", call, fact, (), None))
+            return
+        is_launch = call.kind in LAUNCHES
+        fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
+        queue = None
+        if is_launch:
+            queue = self._queue(fact, fact.more[1])
+        elif call.stream is not None or call.kind in WORK:
+            queue = self._queue(fact, call.stream_of(fields))
+        step = CudaStep(number, call.kind, call, fact, fields, queue)
+        if call.kind == "graph node":
+            sort, event = _NODE.unpack(fact.more)
+            if sort in _OF_EVENTS:
+                self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
+            return
+        if not self._is_captured(call.kind, queue, fields):
+            self._add(step)
+        elif _is_external(call.kind, fields):
+            event = fields[0 if call.kind == "record" else 1]
+            self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
+
+    def _add(self, step: CudaStep) -> None:
+        number, kind, fact, fields = int(step.number), step.kind, step.fact, step.fields
+        if kind == "stream destroyed":
+            self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
+        elif kind == "stream made":
+            step = step._replace(queue=self._queue(fact, fact.more[0]))
+        if fact.since is None or kind not in _DONE | _ENDS_MEMORY:
+            self.steps.append(step)
+            return
+        if kind in _DONE:
+            between = fact.since + (0.5 if kind == "copy and wait" else -0.5)
+            point = step._replace(number=between, kind="point", point=number)
+            self.steps += point, step._replace(kind="done", point=number)
+        if kind in _ENDS_MEMORY:  # another thread can have it again before the call returns
+            gone = fact.more
+            if kind == "memory unmapped":
+                gone = Allocation(fields[0], fields[1], is_host=False, context=0)
+            step = step._replace(kind="memory gone", fact=fact._replace(more=gone))
+            self.steps.append(step._replace(number=fact.since - 0.25))
+
+    def _queue(self, fact: Fact, handle: int) -> CudaQueue:
+        return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
+
+    def _is_captured(
+        self, kind: CallKind, queue: CudaQueue | None, fields: tuple[int, ...]
+    ) -> bool:
+        """Whether a call is part of a capture, which a wait for an event of one makes it too."""
+        if queue is None:
+            return False
+        if kind == "begin of capture":
+            self._captures[queue] = object()
+        if kind == "stream destroyed":
+            self._captures.pop(queue, None)
+        capture = self._captures.get(queue)
+        if _is_external(kind, fields):
+            return capture is not None
+        if kind == "wait":
+            capture = self._captured.get(fields[1], capture)
+            if capture is not None:
+                self._captures[queue] = capture
+        elif kind == "record":
+            self._captured.pop(fields[0], None)
+            if capture is not None:
+                self._captured[fields[0]] = capture
+        elif kind == "end of capture" and capture is not None:
+            others = {one: whose for one, whose in self._captures.items() if whose is not capture}
+            self._captures = others
+            events = {one: whose for one, whose in self._captured.items() if whose is not capture}
+            self._captured = events
+        return capture is not None
+
+
+def _is_external(kind: CallKind, fields: tuple[int, ...]) -> bool:
+    """Whether a record or a wait is for an event that stays one outside the capture."""
+    return kind in ("record", "wait") and any(flags & _EXTERNAL for flags in fields[2:])

@@ -1,0 +1,91 @@
+"""CUDA's calls for events and memory of one process in another."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from streamkit import errors
+from streamkit._cuda import devices, driver, loader
+from streamkit._cuda.driver import ask
+
+_LAZY_PEER_ACCESS = 1
+_GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
+
+
+def device_of(uuid: str) -> int:
+    """Return the ordinal of the device here; NoDeviceError if this process does not see it."""
+    for device in range(driver.device_count()):
+        if devices.uuid_of(device) == uuid:
+            return device
+    raise errors.NoDeviceError(
+        f"this process does not see the device {uuid}: name it in CUDA_VISIBLE_DEVICES, or send a "
+        "copy of the array."
+    )
+
+
+def open_event(context: int, handle: bytes) -> int | None:
+    """Open an event of another process; None if that is gone. It is destroyed as an own one."""
+    return _open(
+        context, "cuIpcOpenEventHandle", driver.handle_of(loader.cu.CUipcEventHandle, handle)
+    )
+
+
+def number_of(pointer: int) -> int:
+    """Return the allocation's number, which no other one of the process ever has."""
+    return int(_attribute("BUFFER_ID", pointer))
+
+
+def why_not(pointer: int) -> str | None:
+    """Say why no other process can open the memory at a pointer; None if one can."""
+    if _attribute("IS_LEGACY_CUDA_IPC_CAPABLE", pointer):
+        return None
+    if _attribute("IS_MANAGED", pointer):
+        return "it is managed memory"
+    if int(_attribute("MEMPOOL_HANDLE", pointer) or 0):
+        return "it comes from one of CUDA's memory pools (cudaMallocAsync)"
+    return "it was not allocated by cudaMalloc (as expandable segments are not)"
+
+
+def _attribute(name: str, pointer: int) -> Any:
+    code, value = _asked(name, pointer)
+    return None if code else value
+
+
+def _asked(name: str, pointer: int) -> Any:
+    which = getattr(loader.cu.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
+    return loader.cu.cuPointerGetAttribute(which, pointer)
+
+
+def memory_handle(base: int) -> bytes:
+    """Return what opens an allocation elsewhere."""
+    return driver.handle_bytes(ask("cuIpcGetMemHandle", base))
+
+
+def open_memory(context: int, handle: bytes) -> int | None:
+    """Map an allocation of another process; return its address, None if it is gone."""
+    opened = driver.handle_of(loader.cu.CUipcMemHandle, handle)
+    return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
+
+
+def _open(context: int, call: str, *arguments: object) -> int | None:
+    code, found = driver.call_in(context, getattr(loader.cu, call), *arguments)
+    if code in _GONE:
+        return None
+    if code:
+        raise driver.error(call, code)
+    return int(found)
+
+
+# -- copies that can be shared --------------------------------------------------------------------
+
+
+def allocate(context: int, size: int) -> int:
+    """Return memory of cudaMalloc's kind."""
+    make, destroy = functools.partial(ask, "cuMemAlloc", size), functools.partial(ask, "cuMemFree")
+    return driver.create_in(context, make, destroy)
+
+
+def free(context: int, pointer: int) -> None:
+    """Give it back; waits for the device."""
+    driver.call_in(context, ask, "cuMemFree", pointer)

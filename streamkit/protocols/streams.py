@@ -1,0 +1,512 @@
+"""The contract of what users hold: streams, events and graphs, and whatever stands for one.
+
+This file knows no library and calls no driver.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from streamkit._support.classes import StaticProtocol, made_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+    from typing import Self
+
+
+@made_by("streamkit.new_stream() makes a stream, and streamkit.wrap(obj) takes another library's")
+@runtime_checkable
+class Stream(Protocol, metaclass=StaticProtocol):
+    """An ordered queue of GPU (or host) work: work submitted to it runs in order.
+
+    Methods may be called from any thread, except on a per-thread default stream, which raises
+    ScopeError outside its own thread. A closed stream raises StreamClosedError. Errors of the
+    CUDA driver are DriverError. ``isinstance(x, Stream)`` evaluates nothing of ``x``.
+    StreamKit's own streams take no attributes of yours.
+    """
+
+    __slots__ = ()
+
+    _members: ClassVar[tuple[str, ...]] = (
+        "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
+        "close", "__enter__", "__exit__", "__await__",
+    )  # fmt: skip
+
+    if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
+
+        @staticmethod
+        def from_handle(handle: int, *, device: object = None, owner: object = None) -> Stream:
+            """See ``streamkit.from_handle``."""
+            raise AssertionError(handle, device, owner)
+
+    @property
+    @abstractmethod
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy.
+
+        Raises:
+            UnsupportedStreamError: It is a host stream, with no CUDA stream behind it.
+        """
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """``"cuda:N"`` or ``"cpu"``, as torch and Warp accept it."""
+
+    @property
+    @abstractmethod
+    def device_id(self) -> int | None:
+        """The CUDA ordinal; None on the host."""
+
+    @property
+    @abstractmethod
+    def id(self) -> int | tuple[int, int, int]:
+        """The driver's id of the queue, or a host stream's number; never reused in this process.
+
+        A stream first seen while it captured has (device, handle, capture id) until that ends.
+        """
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether its ``close``, or that of the object it wraps, has made this object unusable."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether all work submitted so far has run.
+
+        Raises:
+            DriverError: Some of the work failed.
+            CaptureError: A capture forbids the question.
+        """
+
+    @abstractmethod
+    def record(
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
+    ) -> Event:
+        """Mark this point of the queue and return the event; never blocks.
+
+        Args:
+            event: Any library's event to record again; None makes a new one.
+            timing: Let the new event measure time.
+            external: Make it a node of the graph being captured, instead of an edge in it.
+
+        Raises:
+            UnsupportedStreamError: ``event`` is not an event; or ``external`` on a host stream.
+            DeviceMismatchError: ``event`` is of another device.
+            ValueError: ``timing`` with an event that is there already.
+        """
+
+    @abstractmethod
+    def wait(self, other: StreamLike | EventLike | WorkLike, *, external: bool = False) -> None:
+        """Let work submitted from now on run after any library's stream, event or work.
+
+        Never blocks the host, except inside ``with s:`` of a host stream, whose body is the queue's
+        running item.
+
+        Args:
+            other: A stream, for all that was submitted to it so far; an event, for its last
+                recorded point, where one that was never recorded orders nothing, as in CUDA; or
+                work, a ``torch.distributed.Work`` or the future of one, for that collective
+                operation. Work is kept alive until this stream has passed it.
+            external: Make it a node of the graph being captured, instead of an edge in it.
+
+        Raises:
+            UnsupportedStreamError: ``other`` is none of these; its library cannot let a stream wait
+                for it, as for a future that is not done; or ``external`` on a host stream.
+            DeviceMismatchError: One of the two is of the host.
+            ValueError: ``external`` with work, which is done once.
+        """
+
+    @abstractmethod
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
+        """Block until all work submitted so far has run.
+
+        The GIL is released, and Ctrl-C ends the wait. A wait longer than a millisecond leaves the
+        processor to others, and on a GPU it ends some 0.1 to 0.3 ms late.
+
+        Args:
+            timeout: At most so many seconds; None for as long as it takes.
+            spin: End as soon as possible, and take a whole core until then, as torch's
+                ``synchronize``.
+
+        Raises:
+            TimeoutError: The time is over. The message names the stream, whose work goes on.
+            DriverError: Some of the work failed.
+            CaptureError: A capture forbids the wait.
+        """
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend an asyncio task until all work submitted so far has run; errors as ``sync``'s.
+
+        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        """
+
+    @abstractmethod
+    def to(self, library: str) -> Any:
+        """Return that library's own stream object on this queue; it keeps the queue alive.
+
+        The same object each time, and the wrapped one for its own library.
+
+        Args:
+            library: Its name, such as "torch", "cupy", "warp", "numba" or "cuda.core".
+
+        Raises:
+            BackendNotInstalledError: It cannot be imported.
+            UnsupportedStreamError: It cannot take the stream; or no adapter has this name. Always
+                on a host stream.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up an owned stream; returns at once, also while it is busy: its work still runs.
+
+        Nothing happens on a borrowed or default stream, nor the second time.
+        """
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Make this the current stream of every loaded library, as ``streamkit.use``."""
+
+    @abstractmethod
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Restore what ``__enter__`` changed."""
+
+
+@made_by("streamkit.new_event() makes an event, and streamkit.wrap_event(obj) takes any library's")
+@runtime_checkable
+class Event(Protocol, metaclass=StaticProtocol):
+    """A point of a queue: done when everything submitted before it has run.
+
+    Methods may be called from any thread; errors of the CUDA driver are DriverError.
+    StreamKit's own events take no attributes of yours.
+    """
+
+    __slots__ = ()
+
+    _members: ClassVar[tuple[str, ...]] = (
+        "handle", "device", "done", "sync", "to", "close", "__sub__", "__await__",
+    )  # fmt: skip
+
+    @property
+    @abstractmethod
+    def handle(self) -> int:
+        """The ``cudaEvent_t`` as a plain int; 0 for a torch event that was never recorded.
+
+        Raises:
+            UnsupportedStreamError: It is a host event, with no CUDA event behind it.
+        """
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """``"cuda:N"`` or ``"cpu"``."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether the last recorded point was reached; True if it was never recorded.
+
+        Raises what ``sync`` raises, but for TimeoutError.
+        """
+
+    @abstractmethod
+    def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
+        """Block until the last recorded point was reached.
+
+        If the event is recorded again meanwhile, the wait is for that.
+
+        Args:
+            timeout: At most so many seconds; None for as long as it takes.
+            spin: As in ``Stream.sync``.
+
+        Raises:
+            TimeoutError: The time is over. The message names the event.
+            DriverError: Work before the point failed.
+            CaptureError: A capture forbids the wait.
+        """
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Suspend an asyncio task until the last recorded point was reached; errors as ``sync``.
+
+        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        """
+
+    @abstractmethod
+    def __sub__(self, start: Self) -> float:
+        """Milliseconds of queue time from ``start`` to this event.
+
+        Raises:
+            ValueError: One of the two was made without timing, or was not reached yet.
+        """
+
+    @abstractmethod
+    def to(self, library: str) -> Any:
+        """Return that library's event object on this event, which it keeps alive.
+
+        Args:
+            library: Its name, as in ``Stream.to``.
+
+        Raises:
+            UnsupportedStreamError: It cannot wrap an event (torch, cuda.core). Always on a host
+                event.
+            BackendNotInstalledError: It cannot be imported.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
+
+
+@made_by("'with streamkit.capture() as graph:' makes a graph")
+@runtime_checkable
+class Graph(Protocol, metaclass=StaticProtocol):
+    """What ``streamkit.capture`` gives: the work of its block, to be launched again and again.
+
+    Methods may be called from any thread, but ``section``, which is for inside the block.
+    """
+
+    _members: ClassVar[tuple[str, ...]] = (
+        "stream", "nodes", "closed", "updated_in_place", "launch", "upload", "update", "section",
+        "keep", "to_dot", "to_svg", "close",
+    )  # fmt: skip
+
+    @property
+    @abstractmethod
+    def stream(self) -> Stream:
+        """The stream on which it is captured, current in every library inside the block."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> int:
+        """How many nodes it has; inside the block, so far."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool:
+        """Whether it was closed, or its capture failed."""
+
+    @property
+    @abstractmethod
+    def updated_in_place(self) -> bool | None:
+        """Whether CUDA could put the last ``update`` into the same executable graph.
+
+        False: a new one was made, which takes longer. None before the first update.
+        """
+
+    @abstractmethod
+    def launch(self, stream: StreamLike | None = None) -> None:
+        """Queue a run of all the work; never blocks.
+
+        Runs of one graph follow each other, whatever their streams. If the stream captures, whoever
+        began that, the work becomes a part of what is captured, which keeps what the work uses. It
+        then has this graph's memory: do not let the two run at once.
+
+        Args:
+            stream: Any library's, of the same device. None: the stream of this thread's innermost
+                scope; outside of any, the graph's own, ordered after what each library's current
+                stream was given before and before what follows there.
+
+        Raises:
+            DeviceMismatchError: The stream is of another device or context, or of the host.
+            UnsupportedStreamError: The library that began the capture cannot take the stream: torch
+                refuses the per-thread default stream.
+            CaptureError: This graph is still being captured. Or the stream captures, and the graph
+                cannot be a part of another: nodes of it allocate memory, or a library gives it
+                random numbers at each launch, which torch's first launch tells.
+        """
+
+    @abstractmethod
+    def upload(self, stream: StreamLike | None = None) -> None:
+        """Bring the graph to the device, so that its first launch need not.
+
+        Args:
+            stream: As in ``launch``; outside of any scope, None is the graph's own.
+
+        Raises:
+            DeviceMismatchError: As in ``launch``.
+            CaptureError: The stream captures, or this graph is still being captured.
+        """
+
+    @abstractmethod
+    def update(self) -> AbstractContextManager[Graph]:
+        """Capture what the block does into this graph, in place of its work, without running it.
+
+        The block captures on ``stream``, with the errors of ``streamkit.capture``. Until it ends,
+        and if it or the capture fails, the graph is what it was. Other threads may launch that on
+        another stream, by name or in a scope.
+        Runs from before keep the old work, and come first. What the old work used and kept goes
+        once its last run has ended.
+
+        CUDA updates the executable graph in place if the new work has the same nodes and edges, and
+        none of them allocates memory. A graph that torch began gets a new executable each time:
+        torch's random numbers and memory belong to the one that it has made.
+
+        Raises:
+            StreamClosedError: The graph, or the stream on which it is captured, was closed.
+            CaptureError: The graph is being captured or updated, also by another thread; or this
+                thread captures.
+        """
+
+    @abstractmethod
+    def section(self, name: str) -> AbstractContextManager[None]:
+        """Hold a part of the block that must not be empty.
+
+        Args:
+            name: What the error calls it.
+
+        Raises:
+            CaptureError: The part has added no node to the graph; or nothing is being captured.
+        """
+
+    @abstractmethod
+    def keep(self, *objects: object) -> None:
+        """Keep objects alive as long as the graph.
+
+        Args:
+            *objects: Arrays from before that its work uses, or anything else.
+        """
+
+    @abstractmethod
+    def to_dot(self) -> str:
+        """Return the graph in the language of Graphviz."""
+
+    @abstractmethod
+    def to_svg(self) -> str:
+        """Return a picture of the graph, each library's kernels in its colour; needs no Graphviz.
+
+        A notebook shows it too.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up the graph and what it holds, once its last run has ended; returns at once.
+
+        Raises:
+            CaptureError: It is called inside the graph's own block.
+        """
+
+
+class SupportsCudaStream(Protocol):
+    """Any object of the CUDA stream protocol, version 0."""
+
+    @abstractmethod
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return ``(0, handle)``."""
+
+
+class _HasCudaStream(Protocol):
+    @property
+    def cuda_stream(self) -> Any: ...
+
+
+class _HasStreamId(Protocol):
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def device_index(self) -> int: ...
+
+
+class _HasPointer(Protocol):
+    @property
+    def ptr(self) -> Any: ...
+    @property
+    def wait_event(self) -> Callable[..., Any]: ...
+
+
+class _HasAutoSynchronize(Protocol):
+    @property
+    def auto_synchronize(self) -> Callable[..., Any]: ...
+
+
+class _HasGetPtr(Protocol):
+    @property
+    def getPtr(self) -> Callable[..., Any]: ...  # noqa: N802 - its own name
+
+
+class _HasCudaEvent(Protocol):
+    @property
+    def cuda_event(self) -> Any: ...
+
+
+class _HasElapsedTime(Protocol):
+    @property
+    def elapsed_time(self) -> Callable[..., Any]: ...
+
+
+class _IsRecorded(Protocol):
+    @property
+    def ptr(self) -> Any: ...
+    @property
+    def record(self) -> Callable[..., Any]: ...
+
+
+class _IsDone(Protocol):
+    @property
+    def handle(self) -> Any: ...
+    @property
+    def is_done(self) -> Any: ...
+
+
+class _HasFuture(Protocol):
+    @property
+    def get_future(self) -> Callable[..., Any]: ...
+    @property
+    def is_completed(self) -> Callable[..., Any]: ...
+
+
+class _HasValue(Protocol):
+    @property
+    def value(self) -> Callable[..., Any]: ...
+    @property
+    def add_done_callback(self) -> Callable[..., Any]: ...
+
+
+class _SupportsDlpack(Protocol):
+    @property
+    def __dlpack_device__(self) -> Callable[..., Any]: ...
+
+
+class _SupportsCudaArrayInterface(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+ForeignStream = (
+    SupportsCudaStream
+    | _HasCudaStream  # of torch's class for CUDA, or of Warp's
+    | _HasStreamId  # of torch's class for any device
+    | _HasPointer  # of CuPy, whose memory has a ``ptr`` too
+    | _HasAutoSynchronize  # of numba-cuda
+    | _HasGetPtr  # of cuda.bindings
+)
+"""Another library's stream, known by what it has: so a type checker needs no library."""
+
+StreamLike = Stream | ForeignStream
+"""Whatever ``streamkit.wrap`` takes: the annotation for a ``stream`` parameter.
+
+A type checker refuses what has nothing of a stream. For a library that has an adapter, and whose
+streams look like none of these, pass ``typing.cast(Any, stream)``.
+"""
+
+EventLike = (
+    Event
+    | _HasCudaEvent  # of torch's class for CUDA, or of Warp's
+    | _HasElapsedTime  # of torch's class for any device, or of numba-cuda
+    | _IsRecorded  # of CuPy
+    | _IsDone  # of cuda.core
+    | _HasGetPtr  # of cuda.bindings
+)
+"""Whatever ``streamkit.wrap_event`` takes: any library's event."""
+
+WorkLike = _HasFuture | _HasValue  # a future of Python has no ``value``
+"""What ``Stream.wait`` takes beside streams and events: a work of torch.distributed, or a future of
+torch's."""
+
+ArrayLike = _SupportsDlpack | _SupportsCudaArrayInterface
+"""Whatever ``streamkit.handoff`` takes: any library's array."""

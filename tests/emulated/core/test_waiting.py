@@ -1,0 +1,793 @@
+"""Waiting for queues of an emulated driver: await, then and sync."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import socket
+import sys
+import threading
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+import emulator
+import streamkit as sk
+from streamkit._cuda import events  # its calls are held up
+from streamkit._queues import (  # what is learned, and events to be used again  # their limits
+    dispatcher,
+    identity,
+    lifetime,
+    points,
+    waits,
+)
+from support.contention import contended, logged
+from support.emulated.state_snapshot import drop_spare_events
+from support.emulated.waits import WAITED, Later, wait_for, warm_up, watches
+from support.gpu.raw import Cell, busy, check, destroy_stream, driver, make_stream
+from support.queues import LONG, eventually, together, within
+
+pytestmark = pytest.mark.usefixtures("handles")
+
+
+# -- await ------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_await_of_what_has_run_does_not_suspend(of):
+    waited = of(sk.new_stream())
+    waited.sync()
+    assert list(waited.__await__()) == []
+
+
+def test_await_is_for_what_was_submitted_before_it(held):
+    async def main():
+        stream = sk.new_stream(nonblocking=True)
+        with contextlib.closing(Later()) as first, contextlib.closing(Later()) as second:
+            first.hold(stream)
+            task = asyncio.create_task(wait_for(stream))
+            await asyncio.sleep(0)
+            second.hold(stream)
+            first.open()
+            await asyncio.wait_for(task, LONG)
+            assert busy(stream.handle)
+
+    asyncio.run(main())
+
+
+def test_awaits_in_loops_of_several_threads(held, gate):
+    streams = [held() for _ in range(6)]
+    opener = threading.Timer(0.05, gate.open)
+    opener.start()
+
+    def work(number):
+        async def main():
+            await asyncio.gather(*(wait_for(streams[number]) for _ in range(20)))
+
+        asyncio.run(main())
+
+    together(6, work)
+    opener.join()
+
+
+def test_a_thousand_awaits_over_64_streams_that_are_held(held, gate):
+    """The loop goes on meanwhile, and one thread waits for all."""
+    streams = [held() for _ in range(64)]
+    warm_up()
+    before = threading.active_count()
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert gate.closed, "the loop stood still"
+        assert not any(task.done() for task in tasks)
+        assert threading.active_count() <= before + 1
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [2, 1000])
+def test_while_tasks_look_other_callbacks_and_io_go_on(held, gate, monkeypatch, count):
+    monkeypatch.setattr(waits, "LOOK", LONG)
+    monkeypatch.setattr(dispatcher, "watch", lambda *arguments: False)  # nobody comes to that
+    streams = [held() for _ in range(min(count, 64))]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % len(streams)])) for n in range(count)]
+        await asyncio.sleep(0)
+        loop, (here, there) = asyncio.get_running_loop(), socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            called = loop.create_future()
+            loop.call_later(0.001, called.set_result, "called")
+            threading.Thread(target=there.send, args=(b"read",)).start()
+            assert await loop.sock_recv(here, 10) == b"read"
+            assert await called == "called"
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+def test_a_look_that_is_cancelled_ends_at_once(held, gate, monkeypatch):
+    monkeypatch.setattr(waits, "LOOK", LONG)
+    stream = held()
+
+    async def main():
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert gate.closed
+
+
+def test_sixteen_awaited_queues_that_stand_still_hold_up_nobody(held, gate):
+    """No stream of StreamKit's waits for them: at 8 such CUDA could run no other queue's work."""
+    stuck = [held() for _ in range(16)]
+    warm_up()
+    quick = [sk.new_stream(nonblocking=True) for _ in range(2)]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(stream)) for stream in stuck]
+        futures = [stream.then(int) for stream in stuck]
+        assert await asyncio.to_thread(eventually, lambda: all(map(watches, stuck)))
+        with contextlib.closing(Later()) as later:
+            for stream in quick:
+                later.hold(stream)
+            task, future = asyncio.create_task(wait_for(quick[0])), quick[1].then(int)
+            await asyncio.sleep(0.01)
+            assert not task.done()
+            assert not future.done()
+            later.open()
+            await asyncio.wait_for(task, LONG)
+            assert await asyncio.wait_for(asyncio.wrap_future(future), LONG) == 0
+            assert gate.closed
+            assert not any(task.done() for task in tasks)
+            assert not any(future.done() for future in futures)
+            for call in ("cuStreamCreateWithPriority", "cuLaunchHostFunc", "cuStreamWaitEvent"):
+                assert emulator.calls(call) == 0
+            gate.open()  # before the other is freed, which waits for all work
+        await asyncio.wait_for(asyncio.gather(*tasks, *map(asyncio.wrap_future, futures)), LONG)
+
+    emulator.reset_calls()
+    asyncio.run(main())
+
+
+def test_a_queue_that_is_held_delays_no_others_await(held, gate):
+    async def main():
+        slow = [asyncio.create_task(wait_for(held())) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        with contextlib.closing(Later()) as later:
+            quick = sk.new_stream(nonblocking=True)
+            later.hold(quick)
+            task = asyncio.create_task(wait_for(quick))
+            await asyncio.sleep(0.02)
+            later.open()
+            await asyncio.wait_for(task, LONG)
+            assert not any(one.done() for one in slow)
+            gate.open()  # before the other is freed, which waits for all work
+            await asyncio.gather(*slow)
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_a_cancelled_await_ends_at_once_and_others_go_on(held, gate, of):
+    async def main():
+        stream = held()
+        waited = of(stream)
+        first, second = (asyncio.create_task(wait_for(waited)) for _ in range(2))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait_for(waited), 0.01)
+        assert busy(stream.handle)
+        gate.open()
+        await asyncio.wait_for(second, LONG)
+        await waited
+
+    asyncio.run(main())
+
+
+def test_awaits_that_time_out_over_and_over_leave_nothing(held, gate, monkeypatch):
+    monkeypatch.setattr(waits, "LOOK", 0)
+    stream = held()
+    first = stream.then(int)  # which holds those behind it
+    most = emulator.live("events") + 2 * dispatcher._MANY + lifetime._MOST_SPARE
+
+    async def main():
+        for _ in range(12):
+            for _ in range(60):
+                task = asyncio.create_task(wait_for(stream))
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.sleep(0)
+            assert eventually(lambda: emulator.live("events") <= most)
+
+    asyncio.run(main())
+    assert gate.closed
+    assert not first.done()
+
+
+def test_a_loop_that_is_busy_is_woken_once():
+    calls = []
+    loop = waits.Loop(SimpleNamespace(call_soon_threadsafe=lambda *call: calls.append(call)))
+    for _ in range(3):
+        loop.stir()
+    (call,) = calls
+    call[0](*call[1:])
+    loop.stir()
+    assert len(calls) == 2
+
+
+def test_a_loop_that_has_closed_meanwhile_is_left_alone(held, gate):
+    stream = held()
+
+    async def main():
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.01)
+        asyncio.get_running_loop().call_soon(task.cancel)
+
+    asyncio.run(main())
+    other = stream.then(int)
+    gate.open()
+    assert other.result(LONG) == 0
+
+
+def test_await_of_an_event_that_never_was_recorded_and_of_a_borrowed_one(held, gate):
+    raw = check(driver.cuEventCreate(2))
+    stream = held()
+    check(driver.cuEventRecord(raw, stream.handle))
+
+    async def main():
+        await sk.new_event()
+        task = asyncio.create_task(wait_for(sk.wrap_event(raw)))
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+    check(driver.cuEventDestroy(raw))
+
+
+def test_a_closed_event_is_awaited_all_the_same(held, gate):
+    async def main():
+        event = held().record()
+        task = asyncio.create_task(wait_for(event))
+        await asyncio.sleep(0.01)
+        event.close()
+        gc.collect()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+
+    asyncio.run(main())
+
+
+def test_await_needs_a_running_loop(held):
+    with pytest.raises(RuntimeError, match="loop"):
+        held().__await__().send(None)
+
+
+# -- then -------------------------------------------------------------------------------------
+
+
+def test_then_calls_when_the_work_has_run(held, gate):
+    stream = held()
+    future = stream.then(lambda a, *, b: (a, b, busy(stream.handle)), 1, b=2)
+    with pytest.raises(TimeoutError):
+        future.result(0.02)
+    gate.open()
+    assert future.result(LONG) == (1, 2, False)
+
+
+def test_the_functions_of_one_stream_run_in_order_and_one_at_a_time(held, gate):
+    stream, seen = held(), []
+
+    def note(number):
+        seen.append(number)
+        time.sleep(0.0005)
+        seen.append(number)
+
+    futures = [stream.then(note, number) for number in range(50)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [number for number in range(50) for _ in range(2)]
+
+
+def test_the_functions_of_one_queue_keep_their_order_whoever_holds_it(held, gate):
+    raw, seen = make_stream(), []
+    gate.hold(raw)
+    futures = []
+    for number in range(20):
+        futures.append(sk.from_handle(raw, owner=object()).then(seen.append, number))
+        gc.collect()
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == list(range(20))
+    destroy_stream(raw)
+
+
+@pytest.fixture
+def later():
+    gate = Later()
+    yield gate
+    gate.close()
+
+
+def late_then(stream, module, call, meanwhile, monkeypatch):
+    """Call ``then`` in a thread, which has recorded its point and then comes late.
+
+    After ``call`` of the module, or instead of it if that is ``watch``, it lets ``meanwhile`` run.
+    """
+    real, reached, goes_on, result = getattr(module, call), threading.Event(), threading.Event(), []
+
+    def slow(*arguments, **options):
+        if threading.current_thread() is not thread:
+            return real(*arguments, **options)
+        outcome = None if call == "watch" else real(*arguments, **options)
+        reached.set()
+        assert goes_on.wait(LONG)
+        return real(*arguments, **options) if call == "watch" else outcome
+
+    thread = threading.Thread(target=lambda: result.append(stream.then(list)))
+    monkeypatch.setattr(module, call, slow)
+    thread.start()
+    assert reached.wait(LONG)
+    meanwhile()
+    goes_on.set()
+    thread.join(LONG)
+    return result[0]
+
+
+def test_a_point_that_is_watched_late_is_not_held_back_by_a_later_one(
+    held, gate, later, monkeypatch
+):
+    stream, second = held(), []
+
+    def meanwhile():
+        later.hold(stream)
+        second.append(stream.then(int))
+        assert eventually(lambda: watches(stream))
+
+    first = late_then(stream, dispatcher, "watch", meanwhile, monkeypatch)
+    assert not eventually(first.done, seconds=0.05)
+    gate.open()
+    assert first.result(LONG) == []
+    assert not second[0].done()  # the control: what comes after the later gate waits for it
+    later.open()
+    assert second[0].result(LONG) == 0
+
+
+def test_a_point_has_its_number_before_another_thread_can_record(held, gate, later, monkeypatch):
+    stream, second, others = held(), [], []
+
+    def meanwhile():
+        later.hold(stream)
+        others.append(threading.Thread(target=lambda: second.append(stream.then(int))))
+        others[0].start()
+        others[0].join(0.1)  # it waits for the first, which has recorded and has no number yet
+
+    first = late_then(stream, events, "record", meanwhile, monkeypatch)
+    others[0].join(LONG)
+    gate.open()
+    assert first.result(LONG) == []
+    assert not second[0].done()
+    later.open()
+    assert second[0].result(LONG) == 0
+
+
+def test_functions_run_in_the_order_of_their_points_whichever_is_watched_first(
+    held, gate, monkeypatch
+):
+    stream, second = held(), []
+
+    def meanwhile():
+        second.append(stream.then(lambda: first.done()))  # noqa: PLW0108 - there is none yet
+
+    first = late_then(stream, dispatcher, "watch", meanwhile, monkeypatch)
+    gate.open()
+    assert second[0].result(LONG)
+
+
+def test_an_await_is_not_held_back_by_what_is_watched_while_it_looks(held, gate, later):
+    """Of several tasks; each looks for a moment itself before it lets the dispatcher watch."""
+    stream = held()
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(stream)) for _ in range(3)]
+        await asyncio.sleep(0)  # each has recorded its point
+        later.hold(stream)
+        second = stream.then(int)
+        assert await asyncio.to_thread(eventually, lambda: watches(stream))
+        after = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in tasks)
+        gate.open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+        assert not second.done()
+        assert not after.done()
+        later.open()
+        await asyncio.wait_for(after, LONG)
+        return second
+
+    assert asyncio.run(main()).result(LONG) == 0
+
+
+def test_a_function_that_runs_holds_up_those_of_its_queue_whoever_holds_that(monkeypatch):
+    raw, release = make_stream(), threading.Event()
+    first = sk.from_handle(raw, owner=object()).then(release.wait, LONG)
+    assert eventually(first.running)
+    monkeypatch.setattr(identity, "_learned", {})  # as after many other streams
+    gc.collect()
+    second = sk.from_handle(raw, owner=object()).then(int)
+    assert sk.new_stream().then(int).result(LONG) == 0
+    assert not eventually(second.done, seconds=0.1)
+    release.set()
+    assert second.result(LONG) == 0
+    destroy_stream(raw)
+
+
+def test_a_slow_function_delays_neither_the_queue_nor_other_streams_functions():
+    stream, other = sk.new_stream(), sk.new_stream()
+    release = threading.Event()
+    slow = stream.then(release.wait, LONG)
+    after = stream.then(int)
+    assert other.then(int).result(LONG) == 0
+    stream.sync(timeout=LONG)
+    assert not after.done()
+    release.set()
+    assert slow.result(LONG)
+    assert after.result(LONG) == 0
+
+
+def test_at_most_four_threads_run_functions():
+    running, release = [], threading.Event()
+
+    def work():
+        running.append(threading.current_thread().name)
+        release.wait(LONG)
+
+    futures = [sk.new_stream().then(work) for _ in range(12)]
+    assert eventually(lambda: len(running) == 4)
+    release.set()
+    for future in futures:
+        future.result(LONG)
+    assert len(set(running)) == 4
+    assert all(name.startswith("streamkit-then") for name in running)
+
+
+def test_functions_that_wait_for_others_leave_their_threads_to_these():
+    all_wait, others = threading.Barrier(4), [sk.new_stream() for _ in range(4)]
+
+    def ask(number):
+        all_wait.wait(LONG)
+        return others[number].then(int, number).result(LONG)
+
+    futures = [sk.new_stream().then(ask, number) for number in range(4)]
+    assert [future.result(LONG) for future in futures] == list(range(4))
+
+
+# a second: threads that only compute hold the GIL as long as Python lets them, as is wanted
+def test_two_thousand_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream() for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = Cell(number)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d read %d", number, held.read())
+            held.free()
+
+        futures = []
+        for number in range(2000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.wait(streams[(number + 1) % 8])
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 2000, 8)) for index in range(8)]
+    assert set(text.getvalue().splitlines()) == {
+        f"{number} read {number}" for number in range(2000)
+    }
+
+
+def test_what_a_function_raises_is_in_its_future():
+    stream = sk.new_stream()
+    with pytest.raises(ZeroDivisionError):
+        stream.then(divmod, 1, 0).result(LONG)
+    with pytest.raises(SystemExit):
+        stream.then(sys.exit).result(LONG)
+    assert stream.then(int).result(LONG) == 0
+
+
+def test_a_cancelled_future_is_not_run(held, gate):
+    stream, seen = held(), []
+    first, second = stream.then(seen.append, 1), stream.then(seen.append, 2)
+    assert first.cancel()
+    gate.open()
+    second.result(LONG)
+    assert seen == [2]
+
+
+def test_await_of_then_gives_the_result_when_the_work_has_run(held, gate):
+    async def main():
+        future = held().then(int, "7")
+        task = asyncio.ensure_future(future)
+        done, _ = await asyncio.wait({task}, timeout=0.05)
+        assert not done  # the control: the queue is held
+        gate.open()
+        assert await task == 7
+        return future
+
+    assert asyncio.run(main()).result(10) == 7
+
+
+def test_a_task_that_is_cancelled_calls_a_waiting_function_off(held, gate):
+    log, stream = [], held()
+
+    async def main():
+        future = stream.then(log.append, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(future, 0.05)
+        gate.open()
+        await stream.then(log.append, 2)
+        return future.cancelled()
+
+    assert asyncio.run(main())
+    assert log == [2]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_function_may_call_cuda_with_the_streams_device_current(device):
+    stream = sk.new_stream(device)
+
+    def work():
+        inner = sk.new_stream()
+        with stream:
+            stream.record().sync()
+        return inner.device_id, int(check(driver.cuCtxGetCurrent()))
+
+    assert stream.then(work).result(LONG) == (device, stream.context)
+    assert sk.new_stream(1 - device).then(work).result(LONG)[0] == 1 - device
+
+
+def test_a_function_has_the_streams_device_current_whatever_the_one_before_has_left(held, gate):
+    """Functions that can run one after the other run in one turn of a thread."""
+    stream = held(0)
+    other, seen = sk.new_stream(1).context, []
+
+    def leave_another():
+        seen.append(int(check(driver.cuCtxGetCurrent())))
+        check(driver.cuCtxSetCurrent(other))
+
+    futures = [stream.then(leave_another) for _ in range(4)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [stream.context] * 4
+
+
+def test_a_burst_of_functions_enters_the_context_of_their_stream_once(held, gate):
+    warm_up()
+    stream = held()
+    futures = [stream.then(int) for _ in range(100)]
+    emulator.reset_calls()
+    gate.open()
+    for future in futures:
+        assert future.result(LONG) == 0
+    for call in ("cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"):
+        assert emulator.calls(call) <= 4  # once in a thread
+    assert emulator.calls("cuCtxPushCurrent") == emulator.calls("cuEventRecord") == 0
+
+
+def test_then_of_a_stream_in_another_context():
+    arguments = (None, 0, 0) if driver.CUDA_VERSION >= 13000 else (0, 0)
+    context = check(driver.cuCtxCreate(*arguments))
+    raw = make_stream()
+    check(driver.cuCtxPopCurrent())
+    stream, host = sk.from_handle(raw), sk.new_stream("cpu")
+
+    def where():
+        return threading.get_ident(), int(check(driver.cuCtxGetCurrent()))
+
+    def has_left():
+        here, current = host.then(where).result(LONG)
+        return here == thread and current != int(context)
+
+    thread, current = stream.then(where).result(LONG)
+    assert current == int(context)
+    assert eventually(has_left), "its thread has kept the context, which ends below"
+    asyncio.run(wait_for(stream))
+    destroy_stream(raw)
+    del stream
+    gc.collect()
+    check(driver.cuCtxDestroy(context))
+
+
+def test_the_default_streams():
+    legacy, own = sk.default_stream(), sk.per_thread_stream()
+
+    async def main():
+        await legacy
+        await own
+
+    asyncio.run(main())
+    assert legacy.then(int).result(LONG) == own.then(int).result(LONG) == 0
+    told = []
+
+    def elsewhere():
+        for call in (own.__await__, lambda: own.then(int)):
+            try:
+                call()
+            except sk.ScopeError as error:
+                told.append(error)
+
+    within(elsewhere)
+    assert len(told) == 2
+
+
+def test_a_stream_may_be_dropped_before_its_function_is_called(held, gate):
+    stream = held()
+    queue = weakref.ref(stream._queue)
+    future = stream.then(int)
+    del stream
+    gc.collect()
+    assert queue() is not None
+    gate.open()
+    assert future.result(LONG) == 0
+    assert eventually(lambda: queue() is None)
+
+
+# -- sync -------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_sync_waits_without_asking_over_and_over(held, gate, of):
+    stream = held()
+    waited = of(stream)
+    threading.Timer(0.3, gate.open).start()
+    emulator.reset_calls()
+    waited.sync()
+    asked = emulator.calls("cuStreamQuery") + emulator.calls("cuEventQuery")
+    assert not busy(stream.handle)
+    assert asked < 20_000, "it asked all the time"
+    # the first question, and all the others together
+    assert emulator.calls("cuThreadExchangeStreamCaptureMode") == 4
+
+
+@WAITED
+def test_sync_that_spins_asks_all_the_time(held, gate, of, monkeypatch):
+    naps = []
+
+    def sleep(seconds):
+        naps.append(seconds)
+        time.sleep(seconds)
+
+    waited = of(held())
+    monkeypatch.setattr(waits, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(waits, "LOOK", 0)
+    with pytest.raises(TimeoutError):
+        waited.sync(timeout=0.01, spin=True)
+    threading.Timer(0.05, gate.open).start()
+    waited.sync(spin=True)
+    assert naps == []
+
+
+@WAITED
+def test_sync_is_for_what_was_submitted_before_it(held, gate, of):
+    """Else it would never end beside a thread that always submits more."""
+    stream = sk.new_stream(nonblocking=True)
+    with contextlib.closing(Later()) as first:
+        first.hold(stream)
+        waited = of(stream)
+        emulator.reset_calls()
+
+        def hold_and_open():
+            assert eventually(lambda: emulator.calls("cuEventQuery") > 3)
+            gate.hold(stream.handle)
+            first.open()
+
+        thread = threading.Thread(target=hold_and_open)
+        thread.start()
+        waited.sync(timeout=LONG)
+        thread.join()
+        assert busy(stream.handle)
+        gate.open()
+
+
+def test_waits_one_after_another_use_one_event(held, gate):
+    stream = held()
+    with pytest.raises(TimeoutError):
+        stream.sync(timeout=0)
+    before = emulator.live("events")
+    emulator.reset_calls()
+    for _ in range(10):
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0)
+    assert emulator.calls("cuEventRecord") == 10
+    assert emulator.calls("cuEventCreate") == 0
+    assert emulator.live("events") == before
+
+
+def test_an_event_that_goes_in_a_circle_of_garbage_is_used_again_whole():
+    """The collector ends all of a circle, also what the end of another one would keep."""
+    drop_spare_events()
+    circle = [points.mark(sk.new_stream()._queue, None, "a test")]
+    circle.append(circle)
+    del circle
+    gc.collect()
+    assert lifetime._spare_handles[sk.new_stream().context]
+    assert sk.new_stream().then(int).result(LONG) == 0
+
+
+def test_few_events_wait_to_be_used_again(held, gate):
+    drop_spare_events()
+    stream, before = held(), emulator.live("events")
+    futures = [stream.then(int) for _ in range(2 * lifetime._MOST_SPARE)]
+    gate.open()
+    for future in futures:
+        assert future.result(LONG) == 0
+    del futures, future
+    assert eventually(lambda: emulator.live("events") == before + lifetime._MOST_SPARE)
+
+
+def test_the_event_of_another_context_is_not_used_again():
+    """The context may come to an end, and its events with it."""
+    arguments = (None, 0, 0) if driver.CUDA_VERSION >= 13000 else (0, 0)
+    context = check(driver.cuCtxCreate(*arguments))
+    raw = make_stream()
+    check(driver.cuCtxPopCurrent())
+    before = emulator.live("events")
+    stream = sk.from_handle(raw)
+    assert stream.then(int).result(LONG) == 0
+    assert eventually(lambda: emulator.live("events") == before)
+    destroy_stream(raw)
+    del stream
+    gc.collect()
+    check(driver.cuCtxDestroy(context))
+
+
+@WAITED
+@pytest.mark.parametrize("timeout", [0, 0.0001, 0.05])
+def test_a_timeout_names_the_object_and_stops_no_work(held, gate, of, timeout):
+    stream = held()
+    waited = of(stream)
+    with pytest.raises(TimeoutError) as caught:
+        waited.sync(timeout=timeout)
+    assert repr(waited) in str(caught.value)
+    assert busy(stream.handle)
+    gate.open()
+    waited.sync(timeout=LONG)
+    waited.sync(timeout=1e30)
+
+
+def test_a_sync_longer_than_a_lock_can_wait(held, gate):
+    stream = held()
+    threading.Timer(0.02, gate.open).start()
+    stream.sync(timeout=1e30)
+
+
+@WAITED
+def test_sync_in_many_threads(held, gate, of):
+    streams = [held() for _ in range(8)]
+    threading.Timer(0.05, gate.open).start()
+    together(16, lambda number: of(streams[number % 8]).sync(timeout=LONG))

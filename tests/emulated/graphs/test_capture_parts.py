@@ -1,0 +1,451 @@
+"""The capabilities of captures, by toy libraries: who is asked what and when, what is undone."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import streamkit as sk
+from streamkit._queues import active_captures, loaded_libraries  # to begin as a fresh process
+from support.emulated.toys import program  # noqa: F401 - a fixture
+from support.gpu.raw import check, driver
+from support.interrupts import held, interrupt_everywhere, locks
+
+TAKES_PART = """
+
+import contextlib
+
+log = []
+now = set()
+
+
+def step(what):
+    from cuda.bindings import driver
+    number = toylib.current_stream().number
+    inside = number and int(driver.cuStreamIsCapturing(number)[1])
+    log.append(f"toylib {what}" + (" inside" if inside else ""))
+    if what in now:
+        raise RuntimeError(f"toylib failed to {what}")
+
+
+class Graph:
+    def __init__(self, graph, executable):
+        self.graph, self.executable = int(graph), int(executable)
+
+    def launch(self, stream):
+        from cuda.bindings import driver
+        assert isinstance(stream, toylib.Stream)
+        step("launch")
+        driver.cuGraphLaunch(self.executable, stream.number)
+
+    def close(self):
+        from cuda.bindings import driver
+        step("close")
+        driver.cuGraphExecDestroy(self.executable)
+        driver.cuGraphDestroy(self.graph)
+
+
+class Part:
+    def __init__(self, stream, mode, begins):
+        assert isinstance(stream, toylib.Stream) and mode == "relaxed"
+        self.stream, self.begins, self.open = stream, begins, False
+
+    def begin(self):
+        from cuda.bindings import driver
+        step("begin")
+        self.open = True
+        if self.begins:
+            driver.cuStreamBeginCapture(self.stream.number, driver.CUstreamCaptureMode(2))
+
+    def end(self):
+        from cuda.bindings import driver
+        step("end")
+        self.open = False
+        if self.begins:
+            graph = driver.cuStreamEndCapture(self.stream.number)[1]
+            return Graph(graph, driver.cuGraphInstantiate(graph, 0)[1])
+        return "what toylib holds"
+
+    def abandon(self):
+        from cuda.bindings import driver
+        step("abandon")
+        if self.begins and self.open:
+            driver.cuStreamEndCapture(self.stream.number)
+        self.open = False
+
+
+def prepare():
+    step("prepare")
+
+
+@contextlib.contextmanager
+def pool():
+    step("pool")
+    try:
+        yield "the pool of toylib"
+    finally:
+        step("unpool")
+
+
+def explain_capture(error):
+    return "toylib says so" if "toylib" in str(error) else None
+"""
+
+BEGINS = (
+    TAKES_PART
+    + """
+
+def begins_capture(stream, mode):
+    return Part(stream, mode, True)
+"""
+)
+JOINS = (
+    TAKES_PART
+    + """
+
+def joins_capture(stream, mode):
+    return Part(stream, mode, False)
+"""
+)
+
+START = """
+import gc
+import onelib, twolib
+from streamkit._queues import active_captures  # what holds the collector back must end
+driver.cuInit(0)
+stream = sk.new_stream(nonblocking=True)
+event = sk.new_event()
+
+def work():
+    with sk.capture(stream, mode="relaxed") as g:
+        stream.record(event, external=True)
+    return g
+
+sk.current_streams()  # loads the adapters
+import streamkit_onelib, streamkit_twolib
+ORDER = streamkit_onelib.log = streamkit_twolib.log = []
+"""
+
+
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_parts_are_asked_in_order_and_given_up_after_a_failure(program, fails):  # noqa: F811
+    program(
+        START
+        + f"""
+g = work()
+assert ORDER == [
+    "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
+    "onelib begin", "twolib begin inside", "twolib end inside", "onelib end inside",
+    "twolib unpool", "onelib unpool",
+], ORDER
+assert g.nodes == 1
+ORDER.clear()
+g.launch(stream)
+assert ORDER == ["onelib launch"]
+stream.sync()
+g.close()
+assert ORDER == ["onelib launch", "onelib close"]
+
+for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails}")):
+    ORDER.clear()
+    library.now.add(fails)
+    error = error_of(sk.CaptureError, work)
+    assert "says so" in str(error) and isinstance(error.__cause__, RuntimeError)
+    library.now.clear()
+    assert any("onelib abandon" in step for step in ORDER), ORDER
+    assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER
+    assert ORDER[-2:] == ["twolib unpool", "onelib unpool"], ORDER
+    assert not stream.is_capturing and gc.isenabled() and not active_captures.any_goes_on()
+    assert current_handles(onelib, twolib) == [0, 0]
+work()
+
+# a second one at the same time
+with sk.capture(stream, mode="relaxed"):
+    stream.record(event, external=True)
+    import threading
+    refused = []
+    def other():
+        try:
+            with sk.capture(mode="relaxed"):
+                pass
+        except sk.CaptureError as error:
+            refused.append(str(error))
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+assert "onelib and twolib can take part in one at a time" in refused[0], refused
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+def test_a_graph_that_a_library_began_gets_a_new_executable(program):  # noqa: F811
+    """Its random numbers and memory are of the executable that it has made."""
+    program(
+        START
+        + """
+g = work()
+g.launch(stream)
+stream.sync()
+ORDER.clear()
+with g.update():
+    stream.record(event, external=True)
+assert g.updated_in_place is False
+assert ORDER == [
+    "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
+    "onelib begin", "twolib begin inside", "twolib end inside", "onelib end inside",
+    "twolib unpool", "onelib unpool", "onelib close",
+], ORDER
+ORDER.clear()
+g.launch(stream)
+stream.sync()
+g.close()
+assert ORDER == ["onelib launch", "onelib close"], ORDER
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(program):  # noqa: F811
+    """What a library does before each run is ordered by an edge, so the two must not be one."""
+    program(
+        START
+        + """
+import sys
+sys.path[:0] = PATHS
+import emulator
+seen = []
+driver.cuCtxSetCurrent(stream.context)
+for _ in range(2):
+    other = driver.cuStreamCreate(1)[1]
+    assert not driver.cuStreamBeginCapture(other, driver.CUstreamCaptureMode(1))[0]
+    seen.append(sk.from_handle(int(other)))
+    assert not driver.cuGraphDestroy(driver.cuStreamEndCapture(other)[1])[0]
+g = work()
+emulator.reset_calls()
+g.launch(seen[0])
+assert emulator.calls("cuStreamWaitEvent") == 0
+g.launch(seen[1])
+assert emulator.calls("cuStreamWaitEvent") == 1
+g.launch(seen[1])
+assert emulator.calls("cuStreamWaitEvent") == 1
+""".replace("PATHS", repr([str(Path(__file__).parents[2])])),
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+THE_DRIVERS = """
+
+def launch(graph, stream, run=Graph.launch):
+    run(graph, stream)
+    return True
+
+
+Graph.launch = launch
+"""
+
+
+def test_a_graph_that_a_library_leaves_to_the_driver_is_launched_by_it(program):  # noqa: F811
+    """From the second time on, at the price of the driver's own graphs from the third on."""
+    program(
+        START
+        + """
+import sys
+sys.path[:0] = PATHS
+import emulator
+g = work()
+ORDER.clear()
+g.launch(stream)
+assert ORDER == ["onelib launch"], ORDER
+g.launch(stream)
+emulator.reset_calls()
+g.launch(stream)
+assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+other = sk.new_stream(nonblocking=True)
+g.launch(other)
+assert "cuStreamWaitEvent" not in emulator.all_calls(), emulator.all_calls()
+assert ORDER == ["onelib launch"], ORDER
+other.sync()
+
+# what the library refuses it refuses also then
+import streamkit_onelib as adapter
+def borrow(queue):
+    raise sk.UnsupportedStreamError("toylib takes no such stream")
+adapter.borrow = borrow
+error_of(sk.UnsupportedStreamError, g.launch, sk.new_stream())
+g.close()
+assert ORDER == ["onelib launch", "onelib close"], ORDER
+""".replace("PATHS", repr([str(Path(__file__).parents[2])])),
+        onelib=BEGINS + THE_DRIVERS,
+        twolib=JOINS,
+    )
+
+
+LEAVES_A_CONTEXT = """
+
+def close(graph, end=Graph.close):
+    from cuda.bindings import driver
+    found.append(int(driver.cuCtxGetCurrent()[1]))
+    end(graph)
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])  # as CUDA's runtime does
+
+
+Graph.close, found = close, []
+"""
+
+
+def test_the_end_of_a_graph_is_on_its_device_and_moves_nobody(program):  # noqa: F811
+    program(
+        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
+            "sk.new_event()", "sk.new_event(device=1)"
+        )
+        + """
+contexts = 0, int(driver.cuDevicePrimaryCtxRetain(0)[1])
+for context in contexts:
+    graphs = [work(), work()]
+    driver.cuCtxSetCurrent(context)
+    graphs.pop().close()
+    graphs.clear()
+    assert int(driver.cuCtxGetCurrent()[1]) == context, context
+assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
+""",
+        onelib=BEGINS + LEAVES_A_CONTEXT,
+        twolib=JOINS,
+    )
+
+
+REMEMBERS_THE_CONTEXT = """
+
+def prepare():
+    from cuda.bindings import driver
+    found.append(int(driver.cuCtxGetCurrent()[1]))
+
+
+found = []
+"""
+
+
+def test_a_library_prepares_on_the_device_of_the_capture(program):  # noqa: F811
+    program(
+        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
+            "sk.new_event()", "sk.new_event(device=1)"
+        )
+        + """
+before = driver.cuDevicePrimaryCtxRetain(0)[1]
+driver.cuCtxSetCurrent(before)
+work()
+assert streamkit_onelib.found == [stream.context], streamkit_onelib.found
+assert int(driver.cuCtxGetCurrent()[1]) == int(before)
+""",
+        onelib=BEGINS + REMEMBERS_THE_CONTEXT,
+        twolib=JOINS,
+    )
+
+
+EMPTIES_ITS_CACHE = """
+
+def empty_cache():
+    emptied.append(True)
+
+
+emptied = []
+"""
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(program, device):  # noqa: F811
+    """Nor on the other device, for which the library waits too."""
+    program(
+        START
+        + f"busy = sk.new_stream({device}, nonblocking=True)"
+        + """
+import ctypes
+emptied = streamkit_onelib.emptied
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+host = int(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP)[1])
+word = ctypes.c_uint32.from_address(host)
+address = driver.cuMemHostGetDevicePointer(host, 0)[1]
+
+def hold():
+    word.value = 0
+    driver.cuStreamWaitValue32(busy.handle, address, 1, 0)
+
+def end(graphs):
+    for _ in range(graphs):
+        work().close()
+        stream.sync()  # what StreamKit itself has recorded there is done
+    return len(emptied)
+
+assert (end(8), end(1)) == (0, 1)
+hold()
+assert end(40) == 1
+word.value = 1
+busy.sync()
+assert end(1) == 2
+hold()
+assert (end(63), end(1)) == (2, 3)
+word.value = 1
+""",
+        onelib=BEGINS + EMPTIES_ITS_CACHE,
+        twolib=JOINS,
+    )
+
+
+def test_a_failed_capture_lets_go_of_the_blocks_variables(program):  # noqa: F811
+    """At once: torch keeps the nodes of a forward pass as long as its result is alive."""
+    program(
+        START
+        + """
+import weakref
+
+class Array:
+    pass
+
+def failing():
+    array = Array()
+    seen.append(weakref.ref(array))
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+seen = []
+gc.disable()
+try:
+    with sk.capture(stream, mode="relaxed"):
+        failing()
+except sk.CaptureError as error:
+    assert "not permitted" in str(error)
+    assert seen[0]() is not None
+assert seen[0]() is None
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
+def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
+    # what a scope then leaves is for its own tests
+    monkeypatch.setattr(loaded_libraries, "_found", ())
+    monkeypatch.setattr(loaded_libraries, "_missing", {})
+    stream, event = sk.new_stream(nonblocking=True), sk.new_event()
+    gc.collect()
+
+    def work():
+        with sk.capture(stream) as g, g.section("all"):
+            stream.record(event, external=True)
+        g.launch(stream)
+
+    work()
+    found, problems = locks(), []
+    for nth in interrupt_everywhere(work):
+        is_capturing = int(check(driver.cuStreamIsCapturing(stream.handle)))
+        state = is_capturing, active_captures.any_goes_on(), gc.isenabled(), held(found)
+        if state != (0, False, True, []):
+            problems.append((nth, state))
+    assert problems == []
+    work()
+    stream.sync()

@@ -1,0 +1,167 @@
+"""A private name of a library that has gone: another way is taken, with the same result."""
+
+from __future__ import annotations
+
+import pytest
+
+import streamkit as sk
+from support.libraries import need
+from support.programs import python
+
+pytestmark = pytest.mark.versions
+
+GONE = """
+import sys
+import {library}
+
+def delete(path):
+    *owners, name = path.split(".")
+    found = {library}
+    for owner in owners:
+        found = getattr(found, owner)
+    assert hasattr(found, name), path  # else this version has it not: look for its new name
+    value = getattr(found, name)
+    delattr(found, name)
+    return value
+
+first, *_ = [delete(path) for path in {names!r}]
+from streamkit.backends._{library} import adapter  # it chooses its ways as it is imported
+"""
+
+
+def without(library, *names, then):
+    """Run a program in a Python whose library has lost these names before StreamKit looks."""
+    need(library)
+    return python(GONE.format(library=library, names=names) + then, options=("-W", "ignore"))
+
+
+TORCH = {
+    "_cuda_getCurrentStream": "_get is adapter._public_get",
+    "_cuda_setStream": "_set is adapter._public_set",
+    "_cuda_getCurrentRawStream": "_get_handle is None",
+    "_cuda_getDevice": "_get_device is torch.cuda.current_device",
+    "_cuda_maybeExchangeDevice": "_set_device is torch.cuda.set_device",
+}
+
+
+def test_torchs_public_functions_serve_where_its_private_calls_are_gone():
+    """What they return on a GPU is compared in tests/gpu/core/test_scope.py."""
+    torch = need("torch")
+    if not torch.version.cuda:
+        pytest.skip("this build has no CUDA")
+    names = [f"_C.{name}" for name in TORCH]
+    asked = ", ".join(f"adapter.{answer}" for answer in TORCH.values())
+    assert without("torch", *names, then=f"print([{asked}])") == f"{[True] * len(TORCH)}\n"
+
+
+def test_torchs_memory_is_lent_where_its_holders_cannot_be_counted():
+    then = """
+tensor = torch.ones(3)
+print(adapter.memory_of(tensor))
+delete("_C._has_Standard_Deleter")
+print(adapter.memory_of(tensor), adapter.record_stream(tensor, None))
+"""
+    assert without("torch", "_C._storage_Use_Count", then=then).split() == ["None", "None", "False"]
+
+
+def test_the_version_tells_of_random_numbers_where_torch_has_no_headers(monkeypatch, tmp_path):
+    torch = need("torch")
+    from streamkit.backends._torch import random_numbers  # it imports torch
+
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
+    for version, shared in (("2.11.0+cu130", True), ("2.12.0", False), ("2.15.0", False)):
+        monkeypatch.setattr(torch, "__version__", version)
+        assert random_numbers._are_shared() is shared
+
+
+def test_a_torch_whose_graphs_share_scratch_memory_is_a_finding(monkeypatch):
+    torch = need("torch")
+    from streamkit.backends._torch import adapter, workspaces  # they import torch
+
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setattr(workspaces, "are_shared", lambda: False)
+    assert list(adapter.diagnose()) == []
+    monkeypatch.setattr(workspaces, "are_shared", lambda: True)
+    (finding,) = adapter.diagnose()
+    assert finding.code == "shared-workspaces"
+    assert torch.__version__ in finding.what
+    assert "streamkit.capture()" in finding.remedy
+
+
+def test_the_first_capture_warns_that_graphs_share_scratch_memory(monkeypatch, recwarn):
+    need("torch")
+    from streamkit.backends._torch import adapter, workspaces  # they import torch
+
+    monkeypatch.setattr(workspaces, "are_shared", lambda: True)
+    adapter._warn_of_shared_workspaces.cache_clear()
+    for _ in range(2):
+        with pytest.raises(sk.NoDeviceError):  # what comes next needs a device
+            adapter.prepare()
+    (warning,) = recwarn
+    assert "scratch memory of cuBLAS" in str(warning.message)
+
+
+def test_cupys_streams_are_known_without_their_private_base():
+    then = """
+from streamkit._queues import registry  # the public calls need a device
+
+cupy.cuda.stream._BaseStream = first  # which CuPy's own functions use
+
+class Handle:
+    def __cuda_stream__(self):
+        return 0, 64
+
+class Mine(cupy.cuda.Stream):
+    pass
+
+for stream in (
+    cupy.cuda.Stream.from_external(Handle()), Mine.from_external(Handle()), cupy.cuda.Stream.null
+):
+    queue, found = registry.extract(stream)
+    print(found.name, queue.handle)
+print(adapter.current_context)
+"""
+    lost = ("cuda.stream._BaseStream", "cuda.driver.ctxGetCurrent")  # the first is put back
+    found = without("cupy", *lost, then=then).splitlines()
+    assert found == ["cupy 64", "cupy 64", "cupy 0", "None"]
+
+
+def test_cupys_older_class_may_go_too():
+    then = """
+try:
+    adapter.extract(cupy)
+except Exception as error:
+    print(type(error).__name__)
+"""
+    assert without("cupy", "cuda.ExternalStream", then=then) == "UnsupportedStreamError\n"
+
+
+def test_a_stream_of_cuda_core_is_shared_only_where_its_declaration_is_known(monkeypatch):
+    core = need("cuda")
+    from streamkit._cuda import events  # what it reads has no public name
+
+    known = events._has_handle_first.__wrapped__
+    assert known(), "cuda.core declares its streams in another way: read the new one"
+    monkeypatch.setattr(events.re, "compile", lambda _: type("Other", (), {"search": bool})())
+    monkeypatch.setattr(core, "__file__", "/nowhere/__init__.py")
+    assert not known()
+
+
+def test_where_it_is_not_known_no_other_object_keeps_the_stream(monkeypatch):
+    need("cuda")
+    from cuda.core import Stream
+
+    from streamkit._cuda import events  # what it reads has no public name
+
+    owner = Stream.from_handle(64)
+    monkeypatch.setattr(events, "_has_handle_first", lambda: False)
+    monkeypatch.setattr(events, "core_stream", lambda _: owner)  # which would be taken for its twin
+    assert events.core_that_keeps(owner, 64) is None
+    monkeypatch.setattr(events, "_has_handle_first", lambda: True)
+    assert events.core_that_keeps(owner, 64) is owner
+
+
+def test_control_a_name_that_a_library_never_had_fails():
+    need("cupy")
+    with pytest.raises(AssertionError, match="AssertionError: never_there"):
+        without("cupy", "never_there", then="")

@@ -1,0 +1,253 @@
+"""The package's files import in one direction, and name libraries in few places."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import streamkit
+from streamkit import protocols
+from streamkit._queues import registry  # its rows name the libraries
+from streamkit.types import CudaStream
+from support.documents import ROOT as CHECKOUT
+from support.site import extension
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(streamkit.__file__).parent
+
+LAYERS = (
+    "errors",
+    "_support",
+    "protocols",
+    "_cuda",
+    "backends",
+    "_queues",
+    "_streams",
+    "_graphs",
+    "processes",
+    "diagnostics",
+    "types",
+    "__init__",
+    "testing",
+    "_cli",
+    "__main__",
+)
+"""The folders and the public modules: each imports only from those before it."""
+
+# It compares and shows libraries by name.
+TOOLS = ("_cli",)
+
+FILES = sorted(ROOT.rglob("*.py"))
+# "cuda" is also the name of the platform, so only the other roots tell a library.
+ROOTS = "|".join(sorted({row.root for row in registry.LIBRARIES} - {"cuda"}))
+LIBRARY = re.compile(rf"(?<![A-Za-z])({ROOTS})(?![A-Za-z])", re.IGNORECASE)
+
+
+architecture = extension("architecture")
+GRAPH = architecture.graph()
+folder = architecture.folder
+
+
+def folder_of(path):
+    """The folder or top-level module that a file is in."""
+    return folder(architecture.module_name(path, ROOT))
+
+
+def names_of_libraries(source):
+    """The lines on which code, not documentation, names a library."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) in documentation:
+            continue
+        texts = [value for _, value in ast.iter_fields(node) if isinstance(value, str)]
+        if any(LIBRARY.search(text) for text in texts):
+            yield getattr(node, "lineno", 0)
+
+
+DOORS = {
+    ("_graphs.graph", "diagnostics.pictures.graph_picture"),  # CudaGraph.to_svg
+    ("_graphs.graph", "diagnostics.races.graph_nodes"),  # CudaGraph.races
+    ("_graphs.graph", "diagnostics.races.report"),  # the same
+}
+"""The imports that go up: both methods load what they need when they are called."""
+
+BESIDE = {"_graphs", "processes", "diagnostics"}
+"""These folders stand on the same layer and do not know each other."""
+
+
+def rising(module):
+    """The imports of a module that go to a later folder, or to one beside its own."""
+    own = folder(module)
+    for other in GRAPH[module]:
+        found = folder(other)
+        is_beside = own != found and {own, found} <= BESIDE
+        if LAYERS.index(found) > LAYERS.index(own) or is_beside:
+            yield module.partition(".")[2], other.partition(".")[2]
+
+
+@pytest.mark.parametrize("module", GRAPH)
+def test_a_folder_imports_only_from_those_before_it(module):
+    assert set(rising(module)) == {door for door in DOORS if module.endswith(door[0])}
+
+
+def test_audit_and_races_stand_on_what_was_recorded_and_not_on_each_other():
+    rooms = {
+        (*one.split(".")[1:3], *other.split(".")[1:3])
+        for one, found in GRAPH.items()
+        for other in found
+        if folder(one) == folder(other) == "diagnostics"
+    }
+    pairs = {(room[1], room[3]) for room in rooms if len(room) == 4}
+    assert {("audit", "recording"), ("races", "recording"), ("races", "pictures")} <= pairs
+    assert not {("audit", "races"), ("races", "audit")} & pairs
+
+
+def test_no_modules_import_each_other():
+    assert list(TopologicalSorter(GRAPH).static_order())
+
+
+def test_the_top_level_holds_public_modules_and_folders_only():
+    modules = {path.stem for path in ROOT.glob("*.py")}
+    assert modules == {"__init__", "__main__", "errors", "types"}
+    folders = {path.parent.name for path in ROOT.glob("*/*.py")}
+    assert modules | folders == set(LAYERS)
+
+
+def assigned_elsewhere(source):
+    """The lines on which a module sets an attribute of another module of the package."""
+    tree = ast.parse(source)
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamkit"):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in GRAPH:
+                    modules.add(alias.asname or alias.name)
+    for node in ast.walk(tree):
+        is_set = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if is_set and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_module_patches_another(path):
+    assert list(assigned_elsewhere(path.read_text())) == []
+
+
+def test_the_search_for_patches_finds_them():
+    source = "from streamkit._queues import identity\nidentity.x = 1\nother.y = 2\n"
+    assert list(assigned_elsewhere(source)) == [2]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.name != "registry.py" and folder_of(path) not in TOOLS],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_a_library_is_named_in_its_adapter_and_its_row_only(path):
+    name = path.relative_to(ROOT).as_posix()
+    own = re.fullmatch(rf"backends/_({ROOTS})/\w+\.py", name)
+    source = path.read_text()
+    if own:
+        source = re.sub(own[1], "mine", source, flags=re.IGNORECASE)
+    assert not list(names_of_libraries(source))
+
+
+def test_the_search_for_names_finds_code_and_not_documentation():
+    source = '"""torch."""\nimport torch\nx = a.cupy\ny = "a warp"\n# numba\nwarped = 1\n'
+    assert set(names_of_libraries(source)) == {2, 3, 4}
+
+
+def test_the_search_for_imports_sees_through_every_form():
+    known = {"streamkit", *(f"streamkit.{name}" for name in ("a", "b.c", "b", "d", "errors"))}
+    source = """
+import streamkit.a
+from streamkit.b import c, errors as e
+from streamkit import errors
+if TYPE_CHECKING:
+    from streamkit.d import x
+def f():
+    from streamkit import wrap
+"""
+    assert set(architecture.imports(source, known)) == {
+        "streamkit", "streamkit.a", "streamkit.b", "streamkit.b.c", "streamkit.d",
+        "streamkit.errors",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="relative"):
+        list(architecture.imports("from . import a", known))
+
+
+# -- the page that shows this table ------------------------------------------------------------
+
+
+def test_the_drawing_has_every_folder_and_no_arrow_that_is_not_an_import():
+    assert architecture.layers() == LAYERS
+    drawn = re.findall(r"<text[^>]*>(\w+)</text>", architecture.drawing())
+    assert sorted(drawn) == sorted(LAYERS)
+    of = architecture.folders()
+    assert all(shown <= of[name] for name, shown in architecture.direct(of).items())
+
+
+def test_every_folder_has_a_place_and_a_sentence():
+    listing = architecture.listing()
+    for name in LAYERS:
+        assert re.search(rf"^\| `{name}` \| \S.*\. \|", listing, re.MULTILINE), name
+
+
+# -- the picture of the way from an object to a stream ------------------------------------------
+
+FLOW = (CHECKOUT / "docs" / "pictures" / "flow.svg").read_text(encoding="utf-8")
+BOXES = {  # what stands in a box, and the file that it is
+    "registry": "_queues.registry",
+    "its adapter": "backends",
+    "queue": "protocols.queues",
+    "CudaStream": "_streams.stream",
+    "their adapter": "backends",
+    "driver": "_cuda.driver",
+}
+
+
+def line_below(title):
+    """The line that stands below the name of a box."""
+    found = re.search(rf">{title}</text>\n.*>(.*)</text>", FLOW)
+    assert found, title
+    return found[1]
+
+
+def test_the_boxes_of_the_picture_are_files_and_outsiders():
+    titles = set(re.findall(r"<rect.*\n.*>(.*)</text>", FLOW))
+    assert titles == {*BOXES, "any stream", "a genuine stream"}
+    assert {f"streamkit.{name}" for name in BOXES.values()} <= set(GRAPH)
+
+
+def test_the_picture_goes_down_the_layers():
+    for way in (
+        ("_streams.stream", *list(BOXES.values())[:3]),
+        ("_streams", "backends"),
+        ("_streams", "_cuda"),
+    ):
+        places = [LAYERS.index(name.partition(".")[0]) for name in way]
+        assert places == sorted(places, reverse=True), way
+
+
+def test_what_the_picture_says_of_a_box_is_there():
+    calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
+    assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
+    assert calls["s.to"] in inspect.signature(CudaStream.to).parameters
+    assert all(hasattr(CudaStream, name) for name in line_below("CudaStream").split(", "))
+    made_of = inspect.signature(protocols.Queue).parameters.values()
+    asked = [one.name for one in made_of if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert line_below("queue").split(", ") == asked
+    for title in ("its adapter", "their adapter"):
+        name, _, argument = line_below(title).rstrip(")").partition("(")
+        assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters

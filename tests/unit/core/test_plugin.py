@@ -1,0 +1,270 @@
+"""A third party takes part: the toy plugin in tests/plugin, installed or put on the path."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.programs import python
+
+PROJECT = Path(__file__).parents[2] / "plugin"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """The folders that must be on the path for the plugin to be installed: none in a lane."""
+    if importlib.util.find_spec("toylib") is not None:
+        return []
+    target = tmp_path_factory.mktemp("plugin")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--target", str(target), str(PROJECT)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the plugin is not installed here, and pip cannot: {done.stderr[-300:]}")
+    return [target]
+
+
+@pytest.fixture
+def program(path):
+    """Run a program that has the plugin installed."""
+
+    def run(code, **options):
+        start = "import sys\nimport streamkit as sk\n"
+        start += "from streamkit import protocols\n"
+        start += "from streamkit._queues import registry  # the public calls need a device\n"
+        start += "from streamkit._queues import loaded_libraries  # the same calls\n"
+        return python(start + code, path=path, loaded=("streamkit",), **options)
+
+    return run
+
+
+def test_its_stream_is_recognised_and_read(program):
+    program("""
+import toylib
+stream = toylib.Stream(64)
+queue, adapter = registry.extract(stream)
+assert adapter.name == "toylib"
+assert (queue.handle, queue.device) == (64, None)
+assert queue.owner is stream
+""")
+
+
+def test_a_subclass_of_its_stream_is_recognised(program):
+    program("""
+import toylib
+class Mine(toylib.Stream):
+    pass
+queue, adapter = registry.extract(Mine(64))
+assert (adapter.name, queue.handle) == ("toylib", 64)
+""")
+
+
+def test_its_stream_goes_all_the_way_to_the_driver(program, no_driver):
+    program("""
+import streamkit_toylib, toylib
+asked = []
+extract = streamkit_toylib.extract
+streamkit_toylib.extract = lambda obj: asked.append(obj) or extract(obj)
+stream = toylib.Stream(64)
+try:
+    sk.wrap(stream)
+except sk.NoDeviceError:
+    assert asked == [stream]
+else:
+    raise AssertionError("no error")
+""")
+
+
+def test_what_is_not_its_stream_is_refused(program):
+    program("""
+import toylib
+for obj in (toylib.Array(), toylib.Stream, toylib):
+    try:
+        sk.wrap(obj)
+    except sk.UnsupportedStreamError:
+        continue
+    raise AssertionError(f"{obj} was taken")
+""")
+
+
+def test_another_class_of_the_library_may_speak_the_protocol(program):
+    program("""
+import toylib
+class Speaks(toylib.Array):
+    def __cuda_stream__(self):
+        return 0, 64
+queue, adapter = registry.extract(Speaks())
+assert (adapter.name, queue.handle) == ("protocol", 64)
+""")
+
+
+def test_neither_it_nor_its_library_is_imported_before_it_is_needed(program):
+    program("""
+class Nothing:
+    pass
+for obj in (Nothing(), None, 5):
+    try:
+        sk.wrap(obj)
+    except sk.UnsupportedStreamError as error:
+        pass
+assert loaded_libraries.libraries() == ()
+assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
+""")
+
+
+def test_it_is_found_by_name(program):
+    program("""
+assert "toylib" in registry.known()
+adapter = registry.adapter("toylib")
+assert adapter.name == "toylib"
+assert isinstance(adapter, protocols.CurrentStream)
+assert not isinstance(adapter, protocols.Events)
+""")
+
+
+def test_it_builds_the_librarys_own_stream_which_keeps_the_queue(program):
+    program("""
+import gc, weakref, toylib
+queue = protocols.Queue(64, 0)
+stream = registry.adapter("toylib").borrow(queue)
+assert type(stream) is toylib.Stream
+assert stream.number == 64
+alive = weakref.ref(queue)
+del queue
+gc.collect()
+assert alive() is not None
+""")
+
+
+def test_its_current_stream_is_moved_and_restored(program):
+    program("""
+import toylib
+adapter = registry.adapter("toylib")
+before, mine = toylib.current_stream(), toylib.Stream(64)
+binding = adapter.bind(mine)
+token = binding.save()
+assert not binding.is_current()
+binding.enter(token)
+assert adapter.current(0) is toylib.current_stream() is mine
+assert binding.is_current()
+binding.leave(token)
+assert toylib.current_stream() is before
+binding.set_current()
+assert toylib.current_stream() is mine
+""")
+
+
+def test_each_thread_has_its_own_current_stream(program):
+    program("""
+import threading, toylib
+adapter = registry.adapter("toylib")
+mine = toylib.Stream(64)
+binding = adapter.bind(mine)
+token = binding.save()
+binding.enter(token)
+seen = []
+thread = threading.Thread(target=lambda: seen.append(adapter.current(0)))
+thread.start()
+thread.join()
+assert seen and seen[0] is not mine
+binding.leave(token)
+""")
+
+
+def test_a_scope_on_the_host_leaves_it_alone(program):
+    program("""
+import toylib
+mine = toylib.Stream(64)
+toylib.set_current_stream(mine)
+with sk.use(sk.new_stream("cpu"), libraries=["toylib"], ordered=True):
+    assert toylib.current_stream() is mine
+assert toylib.current_stream() is mine
+""")
+
+
+@pytest.mark.parametrize("how", ["registry.adapter('oldtoylib')", "sk.wrap(oldtoylib.Stream())"])
+def test_a_plugin_for_another_contract_is_named_with_both_versions(program, how):
+    program(f"""
+import oldtoylib
+try:
+    {how}
+except sk.StreamKitError as error:
+    for part in ("'oldtoylib'", "streamkit_oldtoylib", "99", "1", "Install"):
+        assert part in str(error), (part, error)
+else:
+    raise AssertionError("no error")
+""")
+
+
+def test_a_plugin_for_another_contract_does_not_disturb_the_others(program):
+    program("""
+import toylib
+queue, adapter = registry.extract(toylib.Stream(64))
+assert adapter.name == "toylib"
+assert registry.adapter("toylib").api == 1
+""")
+
+
+def test_a_plugin_whose_library_is_missing_says_so(program):
+    program(
+        """
+try:
+    registry.adapter("toylib")
+except sk.BackendNotInstalledError as error:
+    assert "'toylib'" in str(error) and "blocked by the test" in str(error), error
+    assert error.name == "toylib"
+else:
+    raise AssertionError("no error")
+""",
+        blocked=["toylib"],
+    )
+
+
+def test_a_half_imported_library_does_not_break_recognition(program):
+    program("""
+import types
+sys.modules["toylib"] = types.ModuleType("toylib")
+stream = type("Stream", (), {"__module__": "toylib", "number": 64})()
+for obj in (stream, object(), 5):
+    try:
+        sk.wrap(obj)
+    except TypeError:
+        continue
+    raise AssertionError(f"{obj} was taken")
+""")
+
+
+def test_a_library_whose_module_no_finder_found_takes_part(program):
+    program("""
+import toylib
+toylib.__spec__ = None  # as in a module that a program has made itself
+assert "toylib" in registry.loaded()
+""")
+
+
+def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
+    (tmp_path / "empty_adapter.py").write_text("name = 'empty'\napi = 1\n")
+    about = tmp_path / "empty_adapter-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: empty-adapter\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[streamkit.backends]\nempty = empty_adapter\n")
+    python(
+        """
+import streamkit as sk
+from streamkit._queues import loaded_libraries  # the public calls need a device
+from streamkit._queues import registry  # the public calls need a device
+try:
+    registry.adapter("empty")
+except sk.BackendNotInstalledError as error:
+    for part in ("'empty'", "empty_adapter", "extract", "borrow"):
+        assert part in str(error), (part, error)
+else:
+    raise AssertionError("no error")
+""",
+        path=[tmp_path],
+    )

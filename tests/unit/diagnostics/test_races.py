@@ -1,0 +1,1210 @@
+"""``races`` on host streams: what it accuses, what it does not, and the fix that it names."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import html
+import itertools
+import json
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import streamkit as sk
+from streamkit._queues import trace  # no public name tells who listens
+from streamkit.diagnostics.races.arrays import (
+    Memories,  # a test cannot choose the address of an array
+)
+from streamkit.testing import accesses, adversarial
+from support.model import Play, programs, search
+from support.model_host import Adversarial
+from support.programs import run_program
+
+np = pytest.importorskip("numpy")
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+
+@accesses(writes=("x",))
+def write(x, *_):
+    x += 1
+
+
+@accesses(reads=("x",))
+def read(x):
+    x.sum()
+
+
+@pytest.fixture
+def x():
+    return np.zeros(6)
+
+
+def lines(report):
+    return [(race.first.name, race.second.name, race.certain) for race in report.races]
+
+
+RACE = [("write", "read", True)]
+POSSIBLE = [("write", "read", False)]
+
+
+# -- against the reference model ------------------------------------------------------------------
+
+
+class Racing(Adversarial):
+    """Each item writes one array, from a line of its own number."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self._x = np.zeros(3)
+
+    def _submit(self, stream, item):
+        program = compile("\n" * item + "submit(write, x, item)", "items", "exec")
+
+        def touch(x, item):
+            x += 1
+            self._ran.append(item)
+
+        variables = {"submit": stream.submit, "x": self._x, "item": item}
+        exec(program, variables | {"write": accesses(writes=("x",))(touch)})  # noqa: S102 - its line is its number
+
+    def work(self, stream, item):
+        self._submit(self._streams[stream], item)
+
+    def work_here(self, item):
+        self._submit(sk.current_stream(device="cpu"), item)
+
+
+class Inline(Play):
+    """It knows, too, that the body of a scope runs what it submits at once."""
+
+    def work(self, number):
+        super().work(number)
+        self._ran(self.streams[number])
+
+    def work_here(self):
+        super().work_here()
+        self._ran(self._here())
+
+    def _ran(self, stream):
+        if stream in self.scopes:
+            self.book.seen |= self.book.tails[stream]
+
+
+class Streams(Play):
+    """It knows only what orders streams: the body of a scope is like work that is submitted."""
+
+    ended = frozenset()
+
+    def scope(self, number, ordered, body):
+        stream, outer, tails = self.streams[number], self._here(), self.book.tails
+        orders = ordered and stream not in self.scopes
+        if stream not in self.scopes:
+            self._needs(tails[stream])
+        with self.machine.scope(stream, ordered):
+            self._waited(tails[stream])
+            if orders:
+                tails[stream] |= tails[outer] if outer in self.scopes else self.ended
+            self.scopes.append(stream)
+            self._body(body)
+            self.scopes.pop()
+        if orders and outer in self.scopes:
+            tails[outer] |= tails[stream]
+        elif orders:
+            self.ended |= tails[stream]
+
+
+def pairs(races):
+    """The pairs of items that race, but for the scopes, of which nothing is seen."""
+    found = [
+        (race.first.line - 1, race.second.line - 1) for race in races if race.first.file == "items"
+    ]
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def unordered(before):
+    return {
+        (one, other)
+        for one, other in itertools.combinations(range(len(before)), 2)
+        if one not in before[other] and other not in before[one]
+    }
+
+
+def played(program, seed, play=Inline):
+    """Play a program; return the report, what the book says, and the order of the items."""
+    machine = Racing(seed)
+    with sk.races() as report:
+        made = play(machine)
+        try:
+            made.run(program)
+        finally:
+            machine.end()
+    return report, made.book.before, machine.order()
+
+
+@settings(search, max_examples=100)
+@given(programs, st.integers(0, 10**6))
+def test_the_races_are_what_the_model_leaves_unordered(program, seed):
+    report, before, _ = played(program, seed)
+    assert pairs(report.certain) == unordered(before)
+    _, before, _ = played(program, seed, Streams)
+    assert pairs(report.races) == unordered(before)
+
+
+_short = st.lists(
+    st.one_of(
+        *[st.tuples(st.just("work"), st.integers(0, 2))] * 3,
+        st.tuples(st.just("record"), st.integers(0, 2), st.integers(0, 1)),
+        st.tuples(st.just("wait_event"), st.integers(0, 2), st.integers(0, 1)),
+        st.tuples(st.just("wait_stream"), st.integers(0, 2), st.integers(0, 2)),
+        st.tuples(st.just("sync"), st.integers(0, 2)),
+    ),
+    min_size=2,
+    max_size=9,
+)
+SEEDS = range(60)
+
+
+@settings(search, max_examples=40)
+@given(_short)
+def test_each_race_is_run_both_ways_by_some_seed_and_mended_by_none(program):
+    report, _, _ = played(program, 0)
+    assume(report.certain)
+    missing = {(*pair, before) for pair in pairs(report.certain) for before in (True, False)}
+    for seed in SEEDS:
+        order = played(program, seed)[2]
+        missing -= {(one, other, order[one] < order[other]) for one, other, _ in missing}
+        if not missing:
+            break
+    assert not missing
+    works = [place for place, one in enumerate(program) if one[0] == "work"]
+    for first, second in pairs(report.certain):
+        wait = ("wait_stream", program[works[second]][1], program[works[first]][1])
+        mended = [*program[: works[second]], wait, *program[works[second] :]]
+        for seed in SEEDS[:10]:
+            again, _, order = played(mended, seed)
+            assert (first, second) not in pairs(again.races)
+            assert order[first] < order[second]
+
+
+def test_a_race_that_is_reported_corrupts_under_some_seed_and_mended_under_none():
+    def program(*, wait):
+        x, y = np.zeros(3), np.zeros(3)
+        a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
+        with sk.races() as report:
+            a.submit(np.copyto, x, 7)
+            if wait:
+                b.wait(a)
+            b.submit(np.copyto, y, x)
+        return len(report.certain), y[0]
+
+    def results(*, wait):
+        found = set()
+        for seed in range(20):
+            with adversarial(seed):
+                found.add(program(wait=wait))
+        return found
+
+    assert results(wait=False) == {(1, 0), (1, 7)}
+    assert results(wait=True) == {(0, 7)}
+
+
+# -- what it tells --------------------------------------------------------------------------------
+
+
+def test_a_race_tells_array_operations_places_and_its_fix(stream, other):
+    data, out = np.zeros((2, 3), np.float32), np.zeros((2, 3))
+    with sk.races() as report:
+        stream.submit(np.copyto, data, 7)
+        other.submit(np.add, data, 1, out)
+    (race,) = report.races
+    array, first, second = race.array, race.first, race.second
+    assert (array.name, array.dtype, array.shape, array.nbytes) == ("data", "float32", (2, 3), 24)
+    assert [one.name for one in (first, second)] == ["copyto", "add"]
+    assert [one.library for one in (first, second)] == ["numpy", "numpy"]
+    assert [one.mode for one in (first, second)] == ["write", "read"]
+    assert [one.queue.name for one in (first, second)] == ["s", "other"]
+    assert {one.file for one in (first, second)} == {__file__}
+    assert second.line == first.line + 1
+    assert race.certain
+    assert race.count == 1
+    assert race.fix == (
+        f"to run NumPy's copyto first, add other.wait(stream) before line {second.line}"
+    )
+    assert str(race).splitlines() == [
+        "race on data (float32, shape (2, 3), 24 bytes): other reads it while s writes it",
+        f"  NumPy's copyto writes it on s (cpu), {__file__}:{first.line}",
+        f"  NumPy's add reads it on other (cpu), {__file__}:{second.line}",
+        f"  {race.fix}",
+    ]
+    assert str(array) == "data (float32, shape (2, 3), 24 bytes)"
+
+
+def test_two_of_one_name_are_told_apart_by_their_lines_or_their_streams(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith(f"to run write of line {race.first.line} first, add other.wait(")
+    assert ": s and other both write it\n" in str(race)
+    with sk.races() as report:
+        for one in (stream, other):
+            one.submit(write, x)
+    (race,) = report.races
+    assert race.fix.startswith("to run write on s first, add ")
+
+
+def test_a_report_is_data(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.submit(read, x)
+    data = json.loads(json.dumps(report.as_data()))
+    (race,) = data["races"]
+    assert race["fix"] == report.races[0].fix
+    assert (race["certain"], race["count"]) == (True, 1)
+    assert (race["array"]["name"], race["first"]["mode"], race["second"]["mode"]) == (
+        "x", "write", "read"
+    )  # fmt: skip
+    assert data["coverage"] == {"understood": 2, "total": 2, "missed": []}
+
+
+def test_the_names_are_those_of_the_caller_or_those_given(stream, other):
+    class Step:
+        def __init__(self):
+            self.x, self.other = np.zeros(6), other
+
+        def run(self):
+            self.other.submit(write, self.x[2:])
+            stream.submit(read, self.x)
+
+    step = Step()
+    with sk.races() as report:
+        step.run()
+    (race,) = report.races
+    assert race.array.name == "part of self.x"
+    assert f"stream.wait(self.other) before line {race.second.line}" in race.fix
+    with sk.races({"weights": step.x}) as report:
+        step.run()
+    assert report.races[0].array.name == "part of weights"
+
+
+def test_what_has_no_name_is_told_by_its_kind_and_its_stream():
+    streams, arrays = [sk.new_stream("cpu") for _ in "ab"], [np.zeros(())]
+    with sk.races() as report:
+        streams[0].submit(write, arrays[0])
+        streams[1].submit(read, arrays[0])
+    (race,) = report.races
+    assert str(race.array) == "an array (float64, shape (), 8 bytes)"
+    waiting, awaited = (f"host stream id={one.id}" for one in reversed(streams))
+    assert f"first, let {waiting} wait for {awaited} before line" in race.fix
+
+
+def test_what_a_function_gives_itself_is_ordered_outside_of_it(stream, other, x):
+    def give():
+        other.wait(stream)  # which does not wait for the end of this function
+        other.submit(read, x)
+
+    with sk.races() as report:
+        stream.submit(give)
+        stream.sync()
+    (race,) = report.races
+    assert race.fix.startswith("to run ")
+    assert "let other wait for stream after" in race.fix
+    with sk.races() as report:
+        stream.submit(lambda: x)
+        other.wait(stream)
+        other.submit(read, x)
+    assert report.races == ()
+
+
+def test_streams_of_one_name_are_two():
+    x, streams = np.zeros(3), [sk.new_stream("cpu", name="n") for _ in "ab"]
+    with sk.races() as report:
+        for one in streams:
+            one.then(np.copyto, x, 1)
+    (race,) = report.races
+    assert "'then' of n and 'then' of n both write it" in str(race)
+
+
+def test_two_that_wait_for_one_source_are_ordered_after_it_and_not_with_each_other(x):
+    source, first, second = (sk.new_stream("cpu") for _ in range(3))
+    with sk.races() as report:
+        source.submit(write, x)
+        first.wait(source)
+        second.wait(source)
+        first.submit(write, x)
+        second.submit(write, x)
+    (race,) = report.certain
+    assert {race.first.line, race.second.line} == {race.second.line - 1, race.second.line}
+    assert report.possible == ()
+
+
+def test_each_pair_of_lines_is_told_once_and_counted(stream, other, x):
+    with sk.races() as report:
+        for _ in range(5):
+            stream.submit(write, x)
+            other.submit(read, x)
+    assert lines(report) == [("write", "read", True), ("read", "write", True)]
+    assert [race.count for race in report.races] == [5, 4]
+
+
+def test_a_race_in_two_arrays_is_two(stream, other, x):
+    y = np.zeros(3)
+    with sk.races() as report:
+        stream.submit(np.add, x[:3], 1, y)
+        other.submit(np.add, y, 1, x[:3])
+    assert sorted(race.array.name for race in report.races) == ["part of x", "y"]
+
+
+def test_the_place_is_outside_streamkit_and_the_libraries(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        np.apply_along_axis(functools.partial(other.submit, write, x), 0, np.zeros(1))
+    assert {race.second.file for race in report.races} == {__file__}
+
+
+def test_work_that_comes_from_no_line_of_a_user_has_no_place(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        thread = threading.Thread(target=functools.partial(other.submit, read, x))
+        thread.start()
+        thread.join()
+    (race,) = report.races
+    assert race.second.file == threading.__file__
+
+
+# -- what is ordered ------------------------------------------------------------------------------
+
+
+def by_wait(stream, other):
+    other.wait(stream)
+
+
+def by_event(stream, other):
+    other.wait(stream.record())
+
+
+def by_sync(stream, other):
+    stream.sync()
+
+
+def by_event_sync(stream, other):
+    stream.record().sync()
+
+
+def by_query(stream, other):
+    while not stream.done:
+        pass
+
+
+def by_event_query(stream, other):
+    event = stream.record()
+    while not event.done:
+        pass
+
+
+def by_scope(stream, other):
+    with stream:
+        pass
+
+
+def by_await(stream, other):
+    async def wait():
+        await stream
+
+    asyncio.run(wait())
+
+
+def by_event_await(stream, other):
+    async def wait():
+        await stream.record()
+
+    asyncio.run(wait())
+
+
+def by_result(stream, other):
+    stream.then(read, np.zeros(1)).result()
+
+
+def by_future(stream, other):
+    other.wait(stream.then(read, np.zeros(1)))
+
+
+def by_third(stream, other):
+    third = sk.new_stream("cpu")
+    third.wait(stream)
+    other.wait(third)
+
+
+ORDERS = [
+    by_wait, by_event, by_sync, by_event_sync, by_query, by_event_query, by_scope, by_await,
+    by_event_await, by_result, by_future, by_third,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_orders_is_known(stream, other, x, order):
+    with sk.races() as report:
+        stream.submit(write, x)
+        order(stream, other)
+        other.submit(read, x)
+    assert report.races == ()
+
+
+@pytest.mark.parametrize("order", [by_event_sync, by_event_query, by_event, by_event_await])
+def test_an_event_is_the_point_at_which_it_was_recorded(stream, other, x, order):
+    with sk.races() as report:
+        event = stream.record()
+        stream.submit(write, x)
+        order(type("Recorded", (), {"record": lambda _: event})(), other)
+        other.submit(read, x)
+    assert lines(report) == RACE
+
+
+def test_the_body_of_a_scope_runs_at_once_and_its_stream_goes_on_behind_it(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        with stream:
+            stream.submit(write, x)
+            other.submit(write, x)
+        stream.submit(write, x)
+        other.wait(stream)
+        other.submit(read, x)
+    assert [
+        (race.first.queue.name, race.second.queue.name, race.certain) for race in report.races
+    ] == [("s", "other", False), ("other", "s", True)]  # the first one on CUDA alone
+
+
+def test_the_body_of_a_scope_waits_for_nothing_that_another_thread_queues_behind_it(
+    stream, other, x
+):
+    with sk.races() as report, stream:
+        stream.submit(read, x)
+        other.submit(read, x)
+        thread = threading.Thread(target=stream.wait, args=(other,))
+        thread.start()
+        thread.join()
+        stream.submit(write, x)
+    assert lines(report) == [("read", "write", True)]
+
+
+def test_threads_that_follow_one_another_are_told_apart(stream, other, x):
+    """Python gives the second thread the ident of the first, which has ended."""
+
+    def wait():
+        stream.submit(write, x)
+        stream.sync()
+
+    with sk.races() as report:
+        for work in (wait, lambda: other.submit(read, x)):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert lines(report) == [("write", "read", False)]
+
+
+def test_code_at_the_top_of_a_module_keeps_its_variables(stream, x):
+    variables = {"__name__": "users", "stream": stream, "write": write, "x": x}
+    with sk.races():
+        exec("stream.submit(write, x)", variables)  # noqa: S102 - a module's code
+    assert variables["x"] is x
+
+
+def test_that_the_body_of_a_scope_is_not_seen_is_told(stream, x):
+    with sk.races() as report, stream:
+        stream.submit(write, x)
+    assert report.coverage.missed == ("the body of a scope of s (cpu)",)
+    assert (report.coverage.understood, report.coverage.total) == (1, 2)
+
+
+def test_a_scope_that_began_before_the_block_is_not_seen_either(stream, x):
+    with stream, sk.races() as report:
+        stream.submit(write, x)
+    assert report.coverage.missed == (
+        "the body of a scope of s (cpu), which began before the block",
+    )
+
+
+def test_a_part_of_a_scope_can_be_waited_for(stream, other, x):
+    with sk.races() as report, stream:
+        event = stream.record()
+        other.submit(read, x)
+        stream.submit(write, x)
+        other.wait(event)
+    assert lines(report) == [("read", "write", True)]
+
+
+def test_a_wait_inside_a_scope_holds_its_thread(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        with other:
+            other.wait(stream)
+            other.submit(read, x)
+        sk.new_stream("cpu").submit(read, x)
+    assert report.races == ()
+
+
+def test_a_block_inside_a_scope_knows_its_order(stream, other, x):
+    with stream:
+        with sk.races() as report:
+            stream.submit(write, x)
+            stream.submit(write, x)
+            other.wait(stream)
+            other.submit(read, x)
+        assert report.races == ()
+
+
+def test_a_wait_that_timed_out_orders_nothing(stream, other, x, hold):
+    with sk.races() as report:
+        gate = hold(stream)
+        stream.submit(write, x)
+        with pytest.raises(TimeoutError):
+            stream.sync(timeout=0.001)
+        other.submit(read, x)
+        gate.open()
+    assert lines(report) == RACE
+
+
+def test_what_another_thread_waited_for_leaves_it_possible(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        thread = threading.Thread(target=stream.sync)
+        thread.start()
+        thread.join()
+        other.submit(read, x)
+    assert lines(report) == POSSIBLE
+
+
+def test_a_function_that_is_not_known_may_have_told_that_it_ran(stream, other, x):
+    told = threading.Event()
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(told.set)
+        told.wait(10)
+        other.submit(read, x)
+    assert lines(report) == POSSIBLE
+
+
+def test_a_future_that_is_not_known_may_have_waited_for_everything(stream, other, x):
+    future = Future()
+    future.set_result(None)
+    with sk.races() as report:
+        stream.submit(write, x)
+        other.wait(future)
+        other.submit(read, x)
+    assert lines(report) == POSSIBLE
+    assert report.coverage.missed == ("a wait for a Future",)
+
+
+def test_what_then_calls_is_ordered_after_its_stream_alone(stream, other, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+        future = stream.then(read, x)
+        stream.submit(write, x)
+        future.result()
+        other.submit(write, np.zeros(1))
+    (race,) = report.races
+    assert (race.first.queue.name, race.second.queue.name) == ("'then' of s", "s")
+    assert f"stream.wait(the future of 'then' of line {race.first.line})" in race.fix
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.wait(stream.then(read, x))
+        stream.submit(write, x)
+    assert report.races == ()
+
+
+def test_functions_that_submit_are_ordered_after_what_they_came_after(stream, other, x):
+    third = sk.new_stream("cpu")
+
+    @accesses()
+    def submits():
+        third.submit(read, x)
+
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.wait(other)
+        stream.submit(submits)
+        stream.sync()
+    assert report.races == ()
+
+
+def test_what_a_function_gives_work_to_runs_beside_the_rest_of_it(stream, other, x):
+    """Whether it used the array before that or after it is not known."""
+
+    @accesses(writes=("x",))
+    def forward(x):
+        other.submit(read, x)
+        x += 1
+
+    with sk.races() as report:
+        stream.submit(forward, x)
+        stream.sync()
+    assert lines(report) == [(forward.__qualname__, "read", False)]
+
+
+def test_what_a_function_waited_for_comes_before_the_rest_of_it(stream, other, x):
+    @accesses(reads=("x",))
+    def waits(x):
+        other.sync()
+        x.sum()
+
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.submit(waits, x)
+        stream.submit(read, x)  # after the whole function, and so after what that waited for
+    assert lines(report) == [("write", waits.__qualname__, False)]
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.submit(read, x)
+    assert lines(report) == RACE
+
+
+def test_an_event_in_the_middle_of_a_function_is_a_point_of_it(stream, other, x):
+    @accesses(writes=("x",))
+    def records(x):
+        other.wait(stream.record())
+        x += 1
+
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(records, x)
+        stream.sync()
+        other.submit(read, x)
+    assert report.races == ()  # because of the sync
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(records, x)
+        event = sk.new_event(device="cpu")
+        stream.record(event)
+        other.wait(event)
+        other.submit(read, x)
+    assert report.races == ()
+
+
+def test_what_is_queued_behind_a_scope_that_waits_for_its_turn_comes_after_it(stream, other, x):
+    @accesses()
+    def waits():
+        stream.wait(other)  # runs when the scope has its place, and waits for its turn
+
+    with sk.races() as report, adversarial(0):
+        other.submit(read, x)
+        third = sk.new_stream("cpu")
+        third.submit(waits)
+        stream.wait(third)
+        with stream:
+            stream.submit(write, x)
+    assert lines(report) == [("read", "write", True)]
+
+
+def test_what_a_function_gives_to_its_own_stream_is_a_part_of_it(stream, other, x):
+    @accesses()
+    def submits():
+        stream.submit(write, x)
+
+    with sk.races() as report:
+        stream.submit(submits)
+        stream.submit(read, x)
+        stream.sync()
+        other.submit(read, x)
+    assert report.races == ()
+
+
+def test_in_a_worker_as_in_a_thread_a_wait_orders_what_the_function_gives_later(stream, other, x):
+    @accesses()
+    def submits():
+        other.sync()
+        sk.new_stream("cpu").submit(read, x)
+
+    with sk.races() as report:
+        other.submit(write, x)
+        stream.submit(submits)
+    assert report.races == ()
+
+
+# -- which memory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (np.s_[:3], np.s_[3:]),
+        (np.s_[::2], np.s_[1::2]),
+        (np.s_[:0], np.s_[:]),
+        (np.s_[4], np.s_[5:]),
+    ],
+)
+def test_disjoint_slices_are_not_accused(stream, other, x, one, two):
+    with sk.races() as report:
+        stream.submit(np.copyto, x[one], 1) if np.ndim(x[one]) else None
+        other.submit(np.copyto, x[two], 2)
+    assert report.races == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "races"),
+    [
+        (np.s_[:, :2], np.s_[:, 2:], 0),
+        (np.s_[:, :2], np.s_[:, 1:], 1),
+        (np.s_[:, 0], np.s_[:, 1], 0),
+        (np.s_[1:, :2], np.s_[:1, :2], 0),
+        (np.s_[1:, :2], np.s_[:2, 2:], 0),
+        (np.s_[1:, :2], np.s_[:2, 1:], 1),
+    ],
+)
+def test_blocks_of_columns_race_where_they_share_a_cell(stream, other, one, two, races):
+    table = np.zeros((3, 4))
+    with sk.races() as report:
+        stream.submit(np.copyto, table[one], 1)
+        other.submit(np.copyto, table[two], 2)
+    assert len(report.certain) == len(report.races) == races
+
+
+def test_an_output_that_is_passed_by_position_is_written(stream, other):
+    data, out = np.zeros(3), np.zeros(3)
+    with sk.races() as report:
+        stream.submit(np.add, data, 1, out)
+        other.submit(np.multiply, data, 2, out)
+    (race,) = report.certain
+    assert race.array.name == "out"
+    assert (race.first.mode, race.second.mode) == ("write", "write")
+
+
+def test_slices_that_share_an_element_are(stream, other, x):
+    with sk.races() as report:
+        stream.submit(np.copyto, x[::2], 1)
+        other.submit(np.copyto, x[::-3], 2)
+    assert len(report.certain) == 1  # 0, 2, 4 and 5, 2
+
+
+def test_memory_that_has_a_new_owner_is_other_memory():
+    memories, numbers = Memories(), set()
+    for _ in range(10):  # at one address, or at a few
+        array = np.zeros(4)
+        found = memories.access((array[1:], "read", True), {})
+        assert found.allocation == memories.access((array, "read", True), {}).allocation
+        numbers.add(found.allocation)
+        del array
+    assert len(numbers) == 10
+    assert found.extent.stop - found.extent.start == 24
+
+
+def test_memory_whose_owner_is_not_known_is_possible(stream, other):
+    buffer = bytearray(8)
+    views = [np.frombuffer(buffer, np.uint8) for _ in "ab"]
+    with sk.races() as report:
+        stream.submit(write, views[0])
+        other.submit(read, views[1])
+    assert lines(report) == POSSIBLE
+
+
+def test_no_array_is_kept_alive(stream):
+    gone = []
+
+    class Array(np.ndarray):
+        def __del__(self):
+            gone.append(1)
+
+    with sk.races():
+        stream.submit(write, np.zeros(3).view(Array))
+        stream.sync()
+        assert len(gone) == 1
+        array = np.zeros(3).view(Array)
+        stream.submit(write, array)
+        stream.sync()
+        del array
+        assert len(gone) == 2
+
+
+# -- what a call does -----------------------------------------------------------------------------
+
+
+def test_what_a_function_brings_along_is_possible(x):
+    stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+    y, nothing = np.zeros(3), None
+
+    class Owner:
+        def __init__(self):
+            self.y = y
+
+        def use(self):
+            return nothing, later
+
+    with sk.races() as report, adversarial(0):  # nothing runs before the end of the block
+        stream.submit(lambda: y.fill(1))
+        other.submit(y.fill, 2)
+        stream.submit(functools.partial(print, file=None, end=""), [{"x": x}])
+        other.submit(np.copyto, x, 1)
+        stream.submit(Owner().use)
+        later = 1
+    assert [(race.array.name, race.first.mode, race.second.mode) for race in report.races] == [
+        ("y", "unknown", "write"),
+        ("x", "unknown", "write"),
+    ]
+    assert report.certain == ()
+    names = report.coverage.missed
+    assert names[0].endswith("<lambda>")
+    assert names[1] == "print"
+    assert names[2].endswith("Owner.use")
+    assert (report.coverage.understood, report.coverage.total) == (2, 5)
+
+
+GLOBAL = np.zeros(3)
+
+
+def uses_a_global():
+    return GLOBAL.sum()
+
+
+def test_a_function_is_taken_to_use_the_arrays_of_its_module_that_it_names(stream, other):
+    with sk.races() as report:
+        stream.submit(uses_a_global)
+        other.submit(np.copyto, GLOBAL, 1)
+    assert [(race.array.name, race.certain) for race in report.races] == [("GLOBAL", False)]
+
+
+def default(v=GLOBAL):
+    v[:] = 2
+
+
+def keyword(*, v=GLOBAL):
+    v[:] = 2
+
+
+def calls_another():
+    uses_a_global()
+
+
+def has_another_inside():
+    def inner():
+        GLOBAL[:] = 3
+
+    inner()
+
+
+class Called:
+    def __call__(self):
+        GLOBAL[:] = 1
+
+
+class Holder:
+    def __init__(self):
+        self.v = GLOBAL
+
+
+def view(buffer):
+    np.asarray(buffer)[:] = 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "arguments"),
+    [
+        (default, ()),
+        (keyword, ()),
+        (calls_another, ()),
+        (has_another_inside, ()),
+        (lambda: [0 for _ in range(1) if GLOBAL.fill(2)], ()),
+        (Called(), ()),
+        (view, (memoryview(GLOBAL),)),
+        (lambda found: found[0].fill(1), (deque([GLOBAL]),)),
+        (lambda found: found.v.fill(1), (Holder(),)),
+        (np.ma.array(GLOBAL, copy=False).sum, ()),
+    ],
+)
+def test_what_a_function_can_reach_is_possible(stream, other, fn, arguments):
+    with sk.races() as report:
+        stream.submit(np.copyto, GLOBAL, 1)
+        other.submit(fn, *arguments)
+    assert [race.certain for race in report.races] == [False]
+
+
+def test_two_functions_that_are_not_known_are_possible(stream, other, x):
+    with sk.races() as report:
+        stream.submit(lambda x: x, x)
+        other.submit(lambda x: x, x)
+    assert [race.certain for race in report.races] == [False]
+    assert "may read or write it on other" in str(report.races[0])
+
+
+def test_a_promise_names_parameters_and_leaves_the_function_as_it_is(stream, other, x):
+    @accesses(reads=["a"], writes=("rest", "named"))
+    def fn(a, *rest, unused=None, **named):
+        return a
+
+    assert fn(3) == 3
+    y, z = np.zeros(3), np.zeros(3)
+    with sk.races() as report:
+        stream.submit(fn, x, y, unused=z, named=z[:2])
+        for array in (x, y, z[:2], z[2:]):
+            other.submit(read, array)
+    assert [(race.array.name, race.certain) for race in report.races] == [
+        ("y", True), ("part of z", True)
+    ]  # fmt: skip
+    assert report.coverage.missed == ()
+
+
+def test_a_promise_counts_through_a_method_and_a_partial(stream, other, x):
+    class Model:
+        @accesses(writes=("out",))
+        def step(self, out):
+            out += 1
+
+    with sk.races() as report:
+        stream.submit(Model().step, x)
+        other.submit(functools.partial(Model().step), out=x)
+        other.submit(Model().step)  # fails, and uses nothing
+    assert [race.certain for race in report.races] == [True]
+    with pytest.raises(TypeError, match="out"):
+        other.sync()
+
+
+def test_a_function_that_failed_has_perhaps_used_nothing(stream, other, x):
+    with sk.races() as report:
+        stream.submit(np.copyto, x, np.zeros(5))
+        other.submit(np.copyto, x, 1)
+    assert [race.certain for race in report.races] == [False]
+    with pytest.raises(ValueError, match="broadcast"):
+        stream.sync()
+
+
+@pytest.mark.parametrize(
+    ("options", "fn", "error", "told"),
+    [
+        ({"reads": "x"}, write, TypeError, r"reads=\('x',\)"),
+        ({"reads": [1]}, write, TypeError, "names of parameters"),
+        ({"reads": ("y", "z")}, write, ValueError, "no parameter y, z"),
+        ({}, 5, TypeError, "which 5 is not"),
+        ({}, len, TypeError, "takes no attributes"),
+        ({}, max, ValueError, "no signature"),
+    ],
+)
+def test_a_promise_that_cannot_be_is_refused(options, fn, error, told):
+    with pytest.raises(error, match=told):
+        accesses(**options)(fn)
+
+
+def test_an_object_that_cannot_be_asked_does_not_break_the_program(stream, x):
+    class Broken(np.ndarray):
+        @property
+        def __array_interface__(self):
+            raise RuntimeError("no")
+
+    with sk.races() as report:
+        stream.submit(np.copyto, x, np.zeros(6).view(Broken))
+        stream.submit(write, x)
+    assert report.coverage.missed == ("copyto",)
+    assert report.races == ()
+
+
+# -- the block -------------------------------------------------------------------------------------
+
+
+def test_the_report_is_made_when_the_block_ends(stream, x):
+    with sk.races() as report:
+        assert repr(report) == "<streamkit race report, not over>"
+        assert report._repr_html_() is None
+        for ask in (lambda: report.races, lambda: report.coverage, report.assert_none):
+            with pytest.raises(sk.ScopeError, match="when the block ends"):
+                ask()
+    assert report.races == ()
+    assert trace.listeners == []
+
+
+def test_the_end_waits_for_the_work(stream, hold, x):
+    with sk.races():
+        gate = hold(stream)
+        stream.submit(write, x)
+        threading.Timer(0.01, gate.open).start()
+    assert x[0] == 1
+
+
+STUCK = """
+import threading
+from concurrent.futures import Future
+import streamkit as sk
+from streamkit._support import reports  # its patience has no public name
+
+reports.PATIENCE = 0.05
+stream, future = sk.new_stream("cpu"), Future()
+with sk.{tool}() as report:
+    stream.wait(future)
+    stream.submit(print, "computed")
+    {more}
+print("ended")
+if not future.done():
+    future.set_result(None)
+stream.sync(timeout=10)
+"""
+
+
+@pytest.mark.parametrize("tool", ["races", "audit"])
+@pytest.mark.parametrize(
+    ("more", "printed"),
+    [
+        ("pass", "ended\ncomputed\n"),
+        ("threading.Timer(0.5, future.set_result, [0]).start()", "computed\nended\n"),
+    ],
+    ids=["nobody is left", "a thread is left"],
+)
+def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, more, printed):
+    done = run_program(STUCK.format(tool=tool, more=more))
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+
+
+def test_what_was_given_before_and_after_is_left_out(stream, other, x):
+    stream.submit(write, x)
+    with sk.races() as report:
+        other.submit(read, x)
+    stream.submit(write, x)
+    assert report.races == ()
+    assert report.coverage.total == 1
+
+
+def test_blocks_nest_with_each_other_and_with_audits(stream, other, x):
+    with sk.races() as outer, sk.audit() as audit, adversarial(1):
+        stream.submit(write, x)
+        with sk.races() as inner:
+            other.submit(read, x)
+    assert lines(outer) == RACE
+    assert inner.races == ()
+    assert [one.name for one in audit.work if one.kind == "function"] != []
+    assert trace.listeners == []
+
+
+def test_an_error_passes_and_the_report_holds_what_was_given(stream, other, x):
+    with pytest.raises(KeyError), sk.races() as report:  # noqa: PT012 - the rest is what is tested
+        stream.submit(write, x)
+        other.submit(read, x)
+        raise KeyError
+    assert lines(report) == RACE
+    assert trace.listeners == []
+
+
+def test_many_threads_give_work_at_once(x):
+    def give():
+        for _ in range(20):
+            sk.new_stream("cpu").submit(write, x)
+
+    with sk.races() as report:
+        threads = [threading.Thread(target=give) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    (race,) = report.races
+    assert race.certain
+    assert report.coverage.total == 160
+
+
+@pytest.mark.parametrize("wrong", [[1], "x", np.zeros(1)])
+def test_names_are_a_dictionary(wrong):
+    with pytest.raises(TypeError, match=r"races\(\{'x': x\}\)"), sk.races(wrong):
+        pass
+
+
+# -- the report -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def report(stream, other, x):
+    with sk.races() as report:
+        stream.submit(np.copyto, x, 7)
+        other.submit(np.add, x, 1, np.zeros(6))
+        other.submit(lambda x: x, x)
+    return report
+
+
+def test_the_two_classes_are_never_mixed(report):
+    assert [race.second.name for race in report.certain] == ["add"]
+    assert len(report.possible) == 1
+    assert report.races == (*report.certain, *report.possible)
+
+
+def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stream, other, x):
+    with pytest.raises(sk.RaceError) as raised:
+        report.assert_none()
+    assert isinstance(raised.value, AssertionError)
+    text = str(raised.value)
+    first = "nothing orders work on the same memory: 1 race and 1 possible one found."
+    assert text.startswith(f"{first}\n\nrace on x (float64, shape (6,)")
+    assert "  NumPy's copyto writes it on s (cpu), " in text
+    assert text.endswith("2 of 3 operations understood; not: report.<locals>.<lambda>.")
+    with sk.races() as possible:
+        stream.submit(np.copyto, x, 7)
+        other.submit(lambda x: x, x)
+    possible.assert_none()
+    with pytest.raises(sk.RaceError, match="possible race on x"):
+        possible.assert_none(possible=True)
+
+
+def test_it_never_says_that_there_are_none(stream, x):
+    with sk.races() as report:
+        stream.submit(write, x)
+    report.assert_none(possible=True)
+    assert str(report) == ("no race found in what was understood.\n\n1 of 1 operation understood.")
+
+
+def test_it_is_shown_as_text_and_in_a_notebook(report, capsys):
+    report.show()
+    assert capsys.readouterr().out == f"{report}\n"
+    assert report._repr_html_().startswith("<pre>1 race and 1 possible one found.\n\nrace on x")
+    assert "&lt;lambda&gt;" in report._repr_html_()
+    assert repr(report).startswith("<streamkit race report: 1 race and 1 possible one found; 2 of")
+
+
+def test_the_page_has_the_order_that_is_missing(report, tmp_path):
+    data = page_of(report, tmp_path)
+    text = (tmp_path / "races.html").read_text(encoding="utf-8")
+    assert "<h1>1 race and 1 possible one found. 2 of 3 operations understood" in text
+    assert data["rows"] == ["s (cpu)", "other (cpu)"]
+    assert [(one[0], one[2]) for one in data["missing"]] == [(0, 1), (0, 1)]
+    first, second = report.races[0].first, report.races[0].second
+    assert data["missing"][0][1::2] == [first.end_ns / 1e6, second.start_ns / 1e6]
+    assert data["waits"] == []
+    told = [html.escape(line.strip()) for line in str(report.races[0]).splitlines()]
+    spans = "".join(f"<span>{line}</span>" for line in told[1:-1])
+    assert f"<li><b>{told[0]}</b>{spans}<strong>{told[-1]}</strong></li>" in text
+    assert "x (float64, shape (6,)" in told[0]
+    assert told[-1].startswith("to run NumPy&#x27;s copyto first, add other.wait(stream) before")
+
+
+def test_streams_of_one_name_are_told_apart(x, tmp_path):
+    a, b = sk.new_stream("cpu", name="worker"), sk.new_stream("cpu", name="worker")
+    with sk.races() as report:
+        a.submit(write, x)
+        b.submit(read, x)
+        b.sync()
+    (race,) = report.races
+    assert (race.first.queue.name, race.second.queue.name) == (
+        f"worker id={a.id}", f"worker id={b.id}"
+    )  # fmt: skip
+    assert '], "missing": [[' in json.dumps(page_of(report, tmp_path))
+
+
+def page_of(report, tmp_path):
+    text = report.to_html(tmp_path / "races.html").read_text(encoding="utf-8")
+    return json.loads(text.partition("const DATA = ")[2].partition(";</script>")[0])
+
+
+def test_what_had_not_run_has_no_arrow(stream, other, hold, x, tmp_path):
+    with pytest.raises(KeyError), sk.races() as report:  # noqa: PT012 - the rest is what is tested
+        gate = hold(stream)
+        stream.submit(write, x)
+        other.submit(read, x)
+        raise KeyError
+    assert lines(report) == RACE
+    assert page_of(report, tmp_path)["missing"] == []
+    gate.open()
+
+
+def test_of_many_that_are_not_known_some_are_named():
+    stream = sk.new_stream("cpu")
+    with sk.races() as report:
+        for number in range(20):
+            stream.submit(type(f"F{number}", (), {"__call__": lambda _: None})())
+    assert str(report.coverage).startswith("0 of 20 operations understood; not: F0, F1, F2,")
+    assert str(report.coverage).endswith("F7, and 12 more.")

@@ -1,0 +1,170 @@
+"""The races of made-up graphs, against what a person would find by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamkit._cuda import graphs as cuda_graphs  # its questions are answered here
+from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
+from streamkit.diagnostics.races.graph_nodes import races_of  # graphs are made up here
+from streamkit.diagnostics.races.order import numbers, unordered_nodes  # graphs are made up here
+from streamkit.protocols import MemoryUse
+from support.model import search as always_the_same
+
+START = 0x7F0000000000
+_use = st.builds(
+    lambda start, size, mode, is_sure: MemoryUse(
+        START + start, mode, (size,), (1,), is_sure=is_sure
+    ),
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.sampled_from(["read", "write", "unknown"]),
+    st.booleans(),
+)
+
+
+@st.composite
+def graphs(draw):
+    """What each node uses, and edges. The driver lists the nodes in any order."""
+    count = draw(st.integers(2, 8))
+    uses = [draw(st.lists(_use, min_size=1, max_size=2)) for _ in range(count)]
+    order = draw(st.permutations(range(count)))
+    edges = draw(st.sets(st.sampled_from(list(itertools.combinations(order, 2)))))
+    return uses, order, edges
+
+
+def found(uses, edges):
+    """The pairs that race, and whether one of their races is certain; each node by itself."""
+    nodes = [NodeWork("memset", place, uses=tuple(own)) for place, own in enumerate(uses)]
+    sections = [Section(str(place), place, place + 1) for place in range(len(nodes))]
+    races, _ = races_of(nodes, sorted(edges), sections, [])
+    pairs = {}
+    for race in races:
+        pair = race.first.node, race.second.node
+        assert race.count == 1
+        pairs[pair] = pairs.get(pair, False) or race.certain
+    return pairs
+
+
+def is_before(one, other, edges):
+    return any(end == other or is_before(end, other, edges) for start, end in edges if start == one)
+
+
+def unordered(count, edges):
+    return [
+        (one, other)
+        for one, other in itertools.combinations(range(count), 2)
+        if not is_before(one, other, edges) and not is_before(other, one, edges)
+    ]
+
+
+def by_hand(uses, edges):
+    pairs = {}
+    for one, other in unordered(len(uses), edges):
+        for mine, its in itertools.product(uses[one], uses[other]):
+            shared = set(range(mine.address, mine.address + mine.shape[0])) & set(
+                range(its.address, its.address + its.shape[0])
+            )
+            modes = {mine.mode, its.mode}
+            if shared and modes != {"read"}:
+                is_certain = "write" in modes and mine.is_sure and its.is_sure
+                pairs[one, other] = pairs.get((one, other), False) or is_certain
+    return pairs
+
+
+@settings(always_the_same, max_examples=120)
+@given(graphs())
+def test_the_races_are_the_unordered_pairs_that_share_bytes(graph):
+    uses, _, edges = graph
+    assert found(uses, edges) == by_hand(uses, edges)
+
+
+@settings(always_the_same, max_examples=60)
+@given(graphs(), st.data())
+def test_an_edge_more_never_adds_a_race(graph, data):
+    uses, order, edges = graph
+    edge = data.draw(st.sampled_from(list(itertools.combinations(order, 2))))
+    before = found(uses, edges)
+    assert found(uses, edges | {edge}).items() <= before.items()
+
+
+@settings(always_the_same, max_examples=30)
+@given(st.permutations(range(5)), st.integers(0, 3))
+def test_without_its_only_edge_a_pair_is_found_and_no_other(order, place):
+    uses = [[MemoryUse(START, "write", (8,), (1,), is_sure=True)]] * len(order)
+    whole = set(itertools.combinations(order, 2))
+    assert found(uses, whole) == {}
+    missing = order[place : place + 2]
+    assert found(uses, whole - {tuple(missing)}) == {tuple(sorted(missing)): True}
+
+
+@settings(always_the_same, max_examples=30)
+@given(graphs())
+def test_nodes_that_do_the_same_are_one_race_that_counts_their_pairs(graph):
+    uses, _, edges = graph
+    use = MemoryUse(START, "write", (8,), (1,), is_sure=True)
+    nodes = [NodeWork("memset", place, uses=(use,)) for place in range(len(uses))]
+    races, _ = races_of(nodes, sorted(edges), [], [])
+    pairs = unordered(len(uses), edges)
+    told = [(race.count, race.first.node, race.second.node) for race in races]
+    assert told == [(len(pairs), *pair) for pair in pairs[:1]]
+
+
+def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
+    use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
+    nodes = [NodeWork("memset", 3, uses=(use,)) for _ in range(2)]
+    (race,), _ = races_of(nodes, [], [], [])
+    assert (race.first.node, race.second.node) == (3, 3)
+    assert race.fix == "both are in the graph that is node 3: order them where it is captured"
+
+
+def test_a_graph_inside_lies_between_what_comes_before_and_after_it(monkeypatch):
+    outer, inner = 1, 2
+    nodes = {outer: (["fill", inner, "fill"], [(0, 1), (1, 2)]), inner: (["fill", "fill"], [])}
+    use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
+    monkeypatch.setattr(cuda_graphs, "_nodes", nodes.__getitem__)
+    monkeypatch.setattr(cuda_graphs, "_kind", lambda node: "graph" if node == inner else "memset")
+    monkeypatch.setattr(cuda_graphs, "_uses", lambda *_: (use,))
+    monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
+    races, _ = races_of(*cuda_graphs.work(outer), [], [])
+    assert [(race.count, race.first.node, race.second.node) for race in races] == [(1, 1, 1)]
+
+
+def test_each_node_of_graphs_in_graphs_has_its_own_uses_and_order(monkeypatch):
+    """And the place, in the outermost graph, of the node that holds it."""
+    outer, inner, innermost = 1, 2, 3
+    nodes = {
+        outer: (["before", inner, "after", "beside"], [(0, 1), (1, 2)]),
+        inner: (["first", innermost, "free"], [(0, 1)]),
+        innermost: (["one", "two"], []),
+    }
+    names = [node for listed, _ in nodes.values() for node in listed if isinstance(node, str)]
+    uses = {
+        name: (MemoryUse(START + number, "write", (1,), (1,), is_sure=True),)
+        for number, name in enumerate(names)
+    }
+    monkeypatch.setattr(cuda_graphs, "_nodes", nodes.__getitem__)
+    monkeypatch.setattr(cuda_graphs, "_kind", lambda node: "graph" if node in nodes else "memset")
+    monkeypatch.setattr(cuda_graphs, "_uses", lambda _, node, sizes: uses[node])
+    monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
+    found, edges = cuda_graphs.work(outer)
+    name_of = {
+        number: names[use.address - START] for number, one in enumerate(found) for use in one.uses
+    }
+    assert {name: found[number].place for number, name in name_of.items()} == {
+        "before": 0, "first": 1, "one": 1, "two": 1, "free": 1, "after": 2, "beside": 3
+    }  # fmt: skip
+    sets = unordered_nodes(len(found), edges)
+    unordered = {
+        frozenset((name_of[one], name_of[other]))
+        for one in name_of
+        for other in numbers(sets[one])
+        if other in name_of
+    }
+    assert unordered == {
+        *map(frozenset, [("one", "two"), ("free", "first"), ("free", "one"), ("free", "two")]),
+        *(frozenset(("beside", name)) for name in names if name != "beside"),
+    }

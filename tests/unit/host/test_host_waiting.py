@@ -1,0 +1,1175 @@
+"""Waiting for host streams: in a coroutine, by a function to call, with and without an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import sys
+import threading
+import time
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+
+import streamkit as sk
+from streamkit.testing import adversarial, for_seeds
+from support.contention import contended, logged
+from support.garbage import its_thread_ran_again
+from support.programs import needs_fork, python, run_program
+from support.queues import (
+    LONG,
+    Gate,
+    eventually,
+    opened_once_all_sleep,
+    pending,
+    together,
+    within,
+)
+
+pytestmark = pytest.mark.portable
+
+
+@pytest.fixture
+def stream():
+    return sk.new_stream("cpu")
+
+
+@pytest.fixture
+def hold():
+    gates = []
+
+    def make(stream):
+        gates.append(Gate(stream))
+        return gates[-1]
+
+    yield make
+    for gate in gates:
+        gate.open()
+
+
+async def wait_for(something):
+    return await something
+
+
+def fail(text):
+    raise RuntimeError(text)
+
+
+def count_of(kind):
+    """How many objects of this class there are."""
+    gc.collect()
+    return sum(type(one) is kind for one in gc.get_objects())
+
+
+WAITED = pytest.mark.parametrize("of", [lambda s: s, lambda s: s.record()], ids=["stream", "event"])
+
+
+# -- await ------------------------------------------------------------------------------------
+
+
+@WAITED
+def test_await_ends_when_the_work_has_run_and_the_loop_goes_on(stream, hold, of):
+    async def main():
+        gate, seen = hold(stream), []
+        stream.submit(seen.append, 1)
+        task = asyncio.create_task(wait_for(of(stream)))
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.open()
+        await asyncio.wait_for(task, LONG)
+        assert seen == [1]
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_await_of_what_has_run_does_not_suspend(stream, of):
+    waited = of(stream)
+    waited.sync()
+    assert list(waited.__await__()) == []
+    assert list(sk.new_event(device="cpu").__await__()) == []
+
+
+def test_await_is_for_what_was_submitted_before_it(stream, hold):
+    async def main():
+        first = hold(stream)
+        task = asyncio.create_task(wait_for(stream))
+        await asyncio.sleep(0)
+        second = hold(stream)
+        first.open()
+        await asyncio.wait_for(task, LONG)
+        assert not stream.done
+        second.open()
+
+    asyncio.run(main())
+
+
+def test_await_raises_the_first_error_once(stream, reported):
+    async def main():
+        stream.submit(fail, "first")
+        stream.submit(fail, "second")
+        with pytest.raises(RuntimeError, match="first"):
+            await stream
+        await stream
+
+    asyncio.run(main())
+
+
+@WAITED
+def test_a_cancelled_await_leaves_the_work_and_other_waiters_alone(stream, hold, of):
+    async def main():
+        gate, seen = hold(stream), []
+        stream.submit(seen.append, 1)
+        waited = of(stream)
+        first, second = (asyncio.create_task(wait_for(waited)) for _ in range(2))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waited, 0.01)
+        gate.open()
+        await asyncio.wait_for(second, LONG)
+        assert seen == [1]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_await_holds_its_loop_no_longer(stream, hold):
+    gate, event = hold(stream), stream.record()
+
+    async def main():
+        task = asyncio.create_task(wait_for(event))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(main())
+    gc.collect()
+    assert loop() is None
+    gate.open()
+
+
+def test_awaits_in_loops_of_several_threads(hold):
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    gates = [hold(stream) for stream in streams]
+    threading.Timer(0.05, lambda: [gate.open() for gate in gates]).start()
+
+    def work(number):
+        async def main():
+            await asyncio.gather(*(wait_for(streams[number]) for _ in range(50)))
+
+        asyncio.run(main())
+
+    together(8, work)
+
+
+def test_a_loop_that_is_closed_meanwhile_is_left_alone(stream, hold):
+    """A second waiter shows that the worker has got past it."""
+    gate = hold(stream)
+    loop = asyncio.new_event_loop()
+    waiting = stream.record().__await__()
+
+    async def main():
+        waiting.send(None)
+
+    loop.run_until_complete(main())
+    loop.close()
+    gate.open()
+    within(stream.sync)
+    assert within(lambda: stream.then(int).result(LONG)) == 0
+    waiting.close()
+
+
+def test_a_thousand_awaits_over_64_streams_that_are_held(hold):
+    """The loop goes on meanwhile, and there is no thread but each stream's own."""
+    before = threading.active_count()
+    streams = [sk.new_stream("cpu") for _ in range(64)]
+    gates = [hold(stream) for stream in streams]
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(streams[n % 64])) for n in range(1000)]
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert not any(task.done() for task in tasks)
+        assert threading.active_count() <= before + 64
+        for gate in gates[1:]:
+            gate.open()
+        others = [task for number, task in enumerate(tasks) if number % 64]
+        await asyncio.wait_for(asyncio.gather(*others), LONG)
+        assert not any(task.done() for task in tasks[::64])
+        gates[0].open()
+        await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+
+    asyncio.run(main())
+
+
+def test_await_needs_a_running_loop(stream, hold):
+    hold(stream)
+    with pytest.raises(RuntimeError, match="loop"):
+        stream.__await__().send(None)
+
+
+def test_await_inside_the_streams_own_scope_does_not_wait_for_itself(stream):
+    async def main():
+        with stream:
+            await asyncio.wait_for(stream, LONG)
+
+    asyncio.run(main())
+
+
+def test_a_closed_one_and_another_threads_are_refused(stream):
+    own, event = sk.per_thread_stream("cpu"), stream.record()
+    stream.close()
+    event.close()
+    for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int),
+                lambda: asyncio.run(wait_for(event))):  # fmt: skip
+        with pytest.raises(sk.StreamClosedError):
+            use()
+    for use in (lambda: asyncio.run(wait_for(own)), lambda: own.then(int)):
+        with pytest.raises(sk.ScopeError):
+            within(use)
+
+
+# -- then -------------------------------------------------------------------------------------
+
+
+def test_then_calls_after_the_work_so_far_and_not_after_more(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, "work")
+    future = stream.then(lambda a, *, b: (a, b, list(seen)), 1, b=2)
+    hold(stream)
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    gate.open()
+    assert future.result(LONG) == (1, 2, ["work"])
+
+
+def test_the_functions_of_one_stream_run_in_order_and_one_at_a_time(stream, hold):
+    gate, seen = hold(stream), []
+
+    def note(number):
+        seen.append(number)
+        time.sleep(0.0005)
+        seen.append(number)
+
+    futures = [stream.then(note, number) for number in range(40)]
+    gate.open()
+    for future in futures:
+        future.result(LONG)
+    assert seen == [number for number in range(40) for _ in range(2)]
+
+
+def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
+    release, seen, other = threading.Event(), [], sk.new_stream("cpu")
+    slow = stream.then(release.wait, LONG)
+    stream.submit(seen.append, 1)
+    within(stream.sync)
+    assert seen == [1]
+    assert other.then(int).result(LONG) == 0
+    release.set()
+    assert slow.result(LONG)
+
+
+def test_at_most_four_threads_run_functions():
+    running, release = [], threading.Event()
+
+    def work():
+        running.append(threading.current_thread())
+        release.wait(LONG)
+
+    futures = [sk.new_stream("cpu").then(work) for _ in range(20)]
+    assert eventually(lambda: len(running) == 4)
+    assert sum("streamkit-then" in thread.name for thread in threading.enumerate()) == 4
+    release.set()
+    for future in futures:
+        future.result(LONG)
+    assert len(set(running)) == 4
+
+
+def test_functions_that_wait_for_others_leave_their_threads_to_these():
+    count, both = 6, threading.Barrier(4)
+    others = [sk.new_stream("cpu") for _ in range(count)]
+
+    def ask(number):
+        if number < 4:
+            both.wait(LONG)  # all threads that there are
+        return others[number].then(int, number).result(LONG)
+
+    futures = [sk.new_stream("cpu").then(ask, number) for number in range(count)]
+    assert [future.result(LONG) for future in futures] == list(range(count))
+    assert eventually(  # those that came in between have gone
+        lambda: sum("streamkit-then" in one.name for one in threading.enumerate()) <= 4
+    )
+
+
+def test_one_that_waits_in_vain_for_a_moment_has_its_thread_again():
+    busy, gate = sk.new_stream("cpu"), threading.Event()
+    slow = busy.then(gate.wait, LONG)
+
+    def ask():
+        with pytest.raises(TimeoutError):
+            slow.result(0.01)
+
+    for _ in range(8):
+        sk.new_stream("cpu").then(ask).result(LONG)
+    gate.set()
+    assert slow.result(LONG)
+    test_at_most_four_threads_run_functions()
+
+
+def test_a_function_that_waits_for_a_stream_whose_function_waits_for_another_of_then():
+    middle = [sk.new_stream("cpu") for _ in range(4)]
+    last, all_run = [sk.new_stream("cpu") for _ in range(4)], threading.Barrier(4)
+
+    def ask(number):
+        all_run.wait(LONG)
+        middle[number].submit(lambda: last[number].then(int).result(LONG))
+        middle[number].sync(LONG)
+
+    futures = [sk.new_stream("cpu").then(ask, number) for number in range(4)]
+    for future in futures:
+        future.result(2 * LONG)
+
+
+def test_a_future_that_is_cancelled_ends_the_waits_for_it(stream, hold):
+    hold(stream)
+    future = stream.then(int)
+    threading.Timer(0.05, future.cancel).start()
+    with pytest.raises(CancelledError):
+        within(future.result)
+
+
+def test_a_callback_of_a_future_may_ask_the_future(stream, hold):
+    gate, seen = hold(stream), []
+    future = stream.then(int, 5)
+    future.add_done_callback(lambda done: seen.append(done.result()))
+    gate.open()
+    assert eventually(lambda: seen == [5])
+
+
+def test_a_stream_with_many_functions_lets_those_of_others_run_between():
+    streams = [sk.new_stream("cpu") for _ in range(4)]  # as many as there are threads
+    gate, called = threading.Event(), []
+    futures = [stream.then(gate.wait, LONG) for stream in streams]
+    futures += [stream.then(called.append, stream.name) for _ in range(50) for stream in streams]
+    futures.append(sk.new_stream("cpu").then(called.append, "another"))
+    gate.set()
+    for future in futures:
+        future.result(LONG)
+    assert called.index("another") < 50  # before any of them had its last function called
+
+
+# some seconds: threads that only compute hold the GIL as long as Python lets them, as is wanted
+def test_thousands_of_functions_that_allocate_log_and_take_locks():
+    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
+    streams = [sk.new_stream("cpu") for _ in range(8)]
+    seen = [[] for _ in streams]
+    with contended() as lock, logged() as (logger, text):
+
+        def call(index, number):
+            held = bytearray(1 + number * 7919 % 300_000)
+            with lock:
+                seen[index].append(number)
+            logger.debug("%d allocated %d", number, len(held))
+
+        futures = []
+        for number in range(2_000):
+            stream = streams[number % 8]
+            if number % 50 < 8:
+                stream.submit(sum, range(100))
+            futures.append(stream.then(call, number % 8, number))
+        for future in futures:
+            assert future.result(3 * LONG) is None
+    assert seen == [list(range(index, 2_000, 8)) for index in range(8)]
+    assert {int(line.split()[0]) for line in text.getvalue().splitlines()} == set(range(2_000))
+
+
+def test_a_function_that_runs_keeps_its_thread_to_itself():
+    """Another stream's is called meanwhile, though none was waiting when it was handed over."""
+    out = python("""
+import threading
+import streamkit as sk
+
+a, b, started, go = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event(), threading.Event()
+first = a.then(lambda: started.set() or go.wait(10))
+assert started.wait(10)
+b.then(go.set)
+print(first.result(20))
+print(a.then(lambda: b.then(int, 5).result(10)).result(20))
+""")
+    assert out == "True\n5\n"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_what_a_futures_own_callback_raises_stops_no_stream(stream, error, caplog):
+    def fail(_):
+        raise error
+
+    gate = Gate(stream)
+    future = stream.then(int, 1)
+    future.add_done_callback(fail)
+    gate.open()
+    assert future.result(LONG) == 1
+    futures = [s.then(int, 2) for s in (stream, *(sk.new_stream("cpu") for _ in range(8)))]
+    try:
+        assert [future.result(LONG) for future in futures] == [2] * 9
+    finally:
+        for future in futures:  # one without a thread would hold up the end of the program
+            future.cancel()
+    assert error.__name__ in caplog.text
+
+
+def test_what_a_function_raises_is_in_its_future_alone(stream):
+    with pytest.raises(ZeroDivisionError):
+        stream.then(divmod, 1, 0).result(LONG)
+    with pytest.raises(SystemExit):
+        stream.then(sys.exit).result(LONG)
+    stream.sync()
+    assert stream.then(int).result(LONG) == 0
+
+
+def test_an_error_of_the_work_is_the_futures_and_stays_for_sync(stream, hold):
+    gate, seen = hold(stream), []
+    stream.submit(fail, "first")
+    futures = [stream.then(seen.append, number) for number in range(3)]
+    gate.open()
+    futures.append(stream.then(seen.append, 3))
+    assert {str(future.exception(LONG)) for future in futures} == {"first"}
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    assert stream.then(int).result(LONG) == 0
+    assert not seen
+
+
+def test_a_cancelled_future_is_not_run(stream, hold):
+    gate, seen = hold(stream), []
+    first, second = stream.then(seen.append, 1), stream.then(seen.append, 2)
+    assert first.cancel()
+    gate.open()
+    second.result(LONG)
+    assert seen == [2]
+
+
+def test_a_future_holds_neither_its_function_nor_its_error_in_a_cycle(stream):
+    class Thing:
+        def __call__(self):
+            raise ValueError
+
+    thing = Thing()
+    dead = weakref.ref(thing)
+    future = stream.then(thing)
+    assert isinstance(future.exception(LONG), ValueError)
+    del thing
+    gc.disable()
+    try:
+        del future
+        assert eventually(lambda: its_thread_ran_again(stream) and dead() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_future_is_awaited_too(stream, hold):
+    async def main():
+        gate = hold(stream)
+        future = asyncio.wrap_future(stream.then(int))
+        asyncio.get_running_loop().call_later(0.01, gate.open)
+        assert await asyncio.wait_for(future, LONG) == 0
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
+    python("""
+import threading
+import streamkit as sk
+from streamkit._queues import then  # no public name tells which calls are listed
+
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+stream, start = sk.new_stream("cpu"), threading.Thread.start
+threading.Thread.start = refuse
+try:
+    stream.then(int)
+except RuntimeError as error:
+    assert "sync()" in str(error), error
+else:
+    raise AssertionError
+assert not then._pending
+threading.Thread.start = start
+assert stream.then(int).result(10) == 0
+""")
+
+
+# -- sync -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc")
+@WAITED
+@pytest.mark.parametrize("timeout", [None, 6 * LONG])
+def test_a_long_sync_leaves_the_processor_to_others(stream, hold, of, timeout):
+    """Every thread of the process sleeps: no other one asks over and over either."""
+    gate = hold(stream)
+    waited = of(stream)
+    slept = opened_once_all_sleep(gate)
+    waited.sync(timeout)
+    assert slept.result(LONG)
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc")
+def test_control_a_thread_that_asks_over_and_over_is_seen(stream, hold):
+    gate = hold(stream)
+    slept = opened_once_all_sleep(gate, looks=100)
+    while not stream.done:
+        pass
+    assert not slept.result(LONG)
+
+
+@pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc")
+@pytest.mark.skipif("not hasattr(os, 'sched_yield')", reason="this system lets others run by a nap")
+@WAITED
+def test_a_sync_that_spins_asks_over_and_over(stream, hold, of):
+    gate = hold(stream)
+    waited = of(stream)
+    slept = opened_once_all_sleep(gate, looks=100)
+    waited.sync(spin=True)
+    assert not slept.result(LONG)
+
+
+@WAITED
+def test_a_sync_that_spins_lets_the_worker_have_the_gil(stream, hold, of):
+    """Of its own accord, long before the interpreter takes the GIL from it."""
+    gate, interval = hold(stream), sys.getswitchinterval()
+    waited = of(stream)
+    sys.setswitchinterval(6 * LONG)
+    try:
+        gate.open()
+        waited.sync(timeout=LONG, spin=True)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@WAITED
+def test_a_sync_that_spins_waits_and_its_timeout_names_the_object(stream, hold, of):
+    gate, seen = hold(stream), []
+    stream.submit(seen.append, 1)
+    waited = of(stream)
+    with pytest.raises(TimeoutError) as caught:
+        waited.sync(timeout=0.01, spin=True)
+    assert repr(waited) in str(caught.value)
+    threading.Timer(0.02, gate.open).start()
+    waited.sync(spin=True)
+    assert seen == [1]
+
+
+@WAITED
+def test_a_sync_that_spins_raises_the_error_of_a_function(stream, of):
+    stream.submit(divmod, 1, 0)
+    waited = of(stream)
+    with pytest.raises(ZeroDivisionError):
+        waited.sync(spin=True)
+
+
+def test_waits_that_time_out_leave_nothing_with_the_event(stream, hold):
+    hold(stream)
+    event, before = stream.record(), count_of(threading.Event)
+    for _ in range(50):
+        with pytest.raises(TimeoutError):
+            event.sync(timeout=0)
+    assert count_of(threading.Event) < before + 25
+
+
+def test_under_an_engine_a_sync_that_spins_runs_things():
+    with adversarial(1):
+        stream, seen = sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        stream.sync(spin=True)
+        assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "s.sync()",
+        "s.sync(60)",
+        "s.sync(spin=True)",
+        "event.sync()",
+        "event.sync(60)",
+        "asyncio.run(wait_for(event))",
+    ],
+)
+def test_ctrl_c_ends_a_wait_of_any_length(waits):
+    out = python(f"""
+import asyncio, os, signal, threading
+import streamkit as sk
+
+async def wait_for(something):
+    await something
+
+s, release = sk.new_stream("cpu"), threading.Event()
+s.submit(release.wait)
+event = s.record()
+try:
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    {waits}
+except KeyboardInterrupt:
+    print("interrupted", s.done, event.done)
+release.set()
+event.sync()
+s.sync()
+print(s.done)
+""")
+    assert out == "interrupted False False\nTrue\n"
+
+
+# -- an error and who is told of it -----------------------------------------------------------
+
+
+def told_of(stream, then_open):
+    """The errors of 50 awaits of a stream, 50 of an event, and 50 futures."""
+    event, seen = stream.record(), []
+
+    async def main():
+        tasks = [asyncio.create_task(wait_for(what)) for what in [stream] * 50 + [event] * 50]
+        futures = [stream.then(seen.append, "called") for _ in range(50)]
+        await asyncio.sleep(0)  # each has begun to wait
+        then_open()
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LONG)
+        return found + [future.exception(LONG) for future in futures]
+
+    found = asyncio.run(main())
+    assert not seen
+    return [str(error) for error in found]
+
+
+def test_an_error_reaches_every_waiter(stream, hold):
+    gate, told = hold(stream), []
+    stream.submit(fail, "first")
+
+    def block(what):
+        with pytest.raises(RuntimeError) as caught:
+            what.sync(LONG)
+        told.append(str(caught.value))
+
+    threads = [threading.Thread(target=block, args=(what,))
+               for what in [stream] * 4 + [stream.record()] * 4]  # fmt: skip
+    for thread in threads:
+        thread.start()
+
+    # what holds it, what fails, two events, and a mark of each other one that waits
+    def then_open():
+        assert eventually(lambda: pending(stream) == 2 + 2 + 4 + 50 + 50)
+        gate.open()
+
+    assert told_of(stream, then_open) == ["first"] * 150
+    for thread in threads:
+        thread.join(LONG)
+    assert told == ["first"] * 8
+    stream.sync()
+
+
+def test_an_error_of_no_work_before_it_reaches_no_waiter(stream, hold):
+    """The control: what fails was submitted after the points that are waited for."""
+    before, event = hold(stream), stream.record()
+    future = stream.then(int)
+    waiting = threading.Thread(target=lambda: outcome.append(stream.sync(LONG)))
+    outcome = []
+    waiting.start()
+    assert eventually(lambda: pending(stream) == 4)
+    stream.submit(fail, "later")
+    before.open()
+    waiting.join(LONG)
+    event.sync(LONG)
+    assert (outcome, future.result(LONG), event.done) == ([None], 0, True)
+    with pytest.raises(RuntimeError, match="later"):
+        stream.sync()
+
+
+def test_a_wait_without_an_error_leaves_a_later_one_for_the_next(stream, hold):
+    async def main():
+        gate, waiting = hold(stream), stream.__await__()
+        waiting.send(None)
+        stream.submit(fail, "later")
+        gate.open()
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
+        await asyncio.sleep(0)  # the loop settles what it waits for
+        with pytest.raises(StopIteration):
+            waiting.send(None)
+        with pytest.raises(RuntimeError, match="later"):
+            await stream
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wait", [lambda e: e.sync(LONG), lambda e: e.done,
+                                  lambda e: asyncio.run(wait_for(e))],
+                         ids=["sync", "done", "await"])  # fmt: skip
+def test_an_events_wait_tells_the_error_and_leaves_it_for_the_stream(stream, wait):
+    stream.submit(fail, "first")
+    event, passed = stream.record(), threading.Event()
+    stream.submit(passed.set)
+    assert passed.wait(LONG)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="first"):
+            wait(event)
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    later = stream.record()
+    later.sync()
+    assert later.done
+    stream.sync()
+
+
+def test_the_first_error_is_told_also_after_a_second_and_a_sync(stream, hold, reported):
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    first = stream.record()
+    stream.submit(fail, "second")
+    last = stream.record()
+    gate.open()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+    stream.submit(fail, "third")
+    third = stream.record()
+    for event, text in ((first, "first"), (last, "first"), (third, "third")):
+        with pytest.raises(RuntimeError, match=text):
+            event.sync(LONG)
+    with pytest.raises(RuntimeError, match="third"):
+        stream.sync()
+
+
+def test_an_old_error_hides_no_later_one(stream, hold, reported):
+    """Of two that wait for the first error, one is told when another error is there."""
+    gate = hold(stream)
+    stream.submit(fail, "first")
+    awaits = [stream.__await__() for _ in range(2)]
+
+    async def main():
+        for waiting in awaits:
+            assert waiting.send(None) is not None  # it waits
+        stream.submit(fail, "second")
+        gate.open()
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
+        with pytest.raises(RuntimeError, match="first"):
+            stream.sync()
+        stream.submit(fail, "third")
+        assert await asyncio.to_thread(eventually, lambda: pending(stream) == 0)
+        await asyncio.sleep(0)  # the loop settles what the two wait for
+        for waiting in awaits:
+            with pytest.raises(RuntimeError, match="first"):
+                waiting.send(None)
+        with pytest.raises(RuntimeError, match="third"):
+            await stream
+
+    asyncio.run(main())
+
+
+def test_inside_a_scope_an_event_takes_the_error_of_what_was_submitted_there(stream):
+    with stream:
+        before = stream.record()
+        stream.submit(fail, "first")
+        event = stream.record()
+    before.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        event.sync()
+    with pytest.raises(RuntimeError, match="first"):
+        stream.sync()
+
+
+def test_an_error_told_hundreds_of_times_does_not_grow(stream):
+    def frames(error):
+        trace, count = error.__traceback__, 0
+        while trace is not None:
+            trace, count = trace.tb_next, count + 1
+        return count
+
+    stream.submit(fail, "first")
+    event, counts = stream.record(), set()
+    futures = [stream.then(int) for _ in range(300)]
+    for wait in [lambda: event.sync(LONG), lambda: asyncio.run(wait_for(event))] * 20 + [
+        functools.partial(future.result, LONG) for future in futures
+    ]:
+        with pytest.raises(RuntimeError) as caught:
+            wait()
+        counts.add(frames(caught.value))
+    assert max(counts) < 20
+
+
+# -- under an engine --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_under_an_engine_an_error_reaches_every_waiter(seed):
+    with adversarial(seed):
+        stream = sk.new_stream("cpu")
+        stream.submit(fail, "first")
+        assert told_of(stream, int) == ["first"] * 150
+        stream.sync()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_under_an_engine_await_runs_what_it_waits_for(seed):
+    async def main():
+        stream, other, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        event = stream.record()
+        stream.submit(seen.append, 2)
+        other.wait(stream)
+        other.submit(seen.append, 3)
+        await event
+        assert seen[:1] == [1]
+        await other
+        assert seen == [1, 2, 3]
+
+    with adversarial(seed):
+        asyncio.run(main())
+
+
+def test_under_an_engine_await_raises_the_first_error():
+    async def main():
+        stream = sk.new_stream("cpu")
+        stream.submit(fail, "first")
+        with pytest.raises(RuntimeError, match="first"):
+            await stream
+
+    with adversarial(0):
+        asyncio.run(main())
+
+
+def test_a_missing_await_is_found():
+    """The control awaits, and passes under every seed."""
+
+    def program(*, awaits):
+        async def main():
+            loader, seen = sk.new_stream("cpu"), []
+            loader.submit(seen.append, 1)
+            other = sk.new_stream("cpu")
+            other.submit(int)
+            await (loader if awaits else other)
+            assert seen == [1]
+
+        asyncio.run(main())
+
+    for_seeds(lambda: program(awaits=True), 40)
+    with pytest.raises(AssertionError):
+        for_seeds(lambda: program(awaits=False), 40)
+
+
+def test_under_an_engine_other_tasks_submit_before_an_await_runs_things():
+    """Some seed runs what a task submits after another one has begun to wait."""
+    orders = set()
+
+    async def main():
+        one, two, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
+
+        async def first():
+            one.submit(seen.append, 1)
+            await one
+
+        async def second():
+            two.submit(seen.append, 2)
+            await two
+
+        await asyncio.gather(first(), second())
+        orders.add(tuple(seen))
+
+    for seed in range(20):
+        with adversarial(seed):
+            asyncio.run(main())
+    assert orders == {(1, 2), (2, 1)}
+
+
+def asked_by_result(future):
+    future.result(LONG)
+
+
+def asked_by_exception(future):
+    assert future.exception(LONG) is None
+
+
+def asked_by_a_loop(future):
+    async def main():
+        await asyncio.wrap_future(future)
+
+    asyncio.run(main())
+
+
+def asked_over_and_over(future):
+    while not future.done():
+        pass
+
+
+@pytest.mark.parametrize(
+    "ask", [asked_by_result, asked_by_exception, asked_by_a_loop, asked_over_and_over]
+)
+@pytest.mark.parametrize("seed", range(10))
+def test_under_an_engine_whoever_asks_a_future_runs_its_function(seed, ask):
+    seen = []
+    with adversarial(seed):
+        stream = sk.new_stream("cpu")
+        stream.submit(seen.append, 1)
+        first = stream.then(seen.append, 2)
+        stream.submit(int)
+        second = stream.then(seen.append, 3)
+        assert not seen
+        ask(second)
+        assert seen == [1, 2, 3]
+        assert first.done()
+
+
+def test_under_an_engine_functions_run_at_any_time_after_the_work():
+    orders = set()
+
+    def program():
+        stream, seen = sk.new_stream("cpu"), []
+        stream.submit(seen.append, 1)
+        stream.then(seen.append, "then")
+        stream.submit(seen.append, 2)
+        stream.submit(seen.append, 3)
+        future = stream.then(int)
+        future.result()
+        orders.add(tuple(seen))
+
+    for_seeds(program, 100)
+    assert orders == {(1, "then", 2, 3), (1, 2, "then", 3), (1, 2, 3, "then")}
+
+
+def test_under_an_engine_the_end_of_the_block_runs_what_nobody_asked_for():
+    seen = []
+    with adversarial(1):
+        stream = sk.new_stream("cpu")
+        future = stream.then(seen.append, 1)
+        cancelled = stream.then(seen.append, 2)
+        assert cancelled.cancel()
+    assert seen == [1]
+    assert future.result(0) is None
+    with pytest.raises(CancelledError):
+        cancelled.result(0)
+
+
+def test_under_an_engine_a_timeout_of_a_future_is_kept():
+    """The work is held by another thread's scope."""
+    with adversarial(0):
+        stream, entered, leave = sk.new_stream("cpu"), threading.Event(), threading.Event()
+
+        def holder():
+            with stream:
+                entered.set()
+                leave.wait(LONG)
+
+        thread = threading.Thread(target=holder)
+        thread.start()
+        assert entered.wait(LONG)
+        future = stream.then(int)
+        with pytest.raises(TimeoutError):
+            future.result(0.01)
+        leave.set()
+        assert future.result(LONG) == 0
+        thread.join()
+
+
+# -- the process ------------------------------------------------------------------------------
+
+
+def test_host_streams_that_are_not_waited_for_in_these_ways_load_nothing():
+    python("""
+import sys, threading
+import streamkit as sk
+s = sk.new_stream("cpu")
+s.submit(int)
+s.sync()
+loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._queues.then",
+          "streamkit._queues.dispatcher"} & set(sys.modules)
+assert not loaded, loaded
+""")
+
+
+@needs_fork
+def test_in_a_forked_child_functions_are_called_by_threads_of_its_own():
+    out = python(
+        """
+import os, sys, threading
+import streamkit as sk
+
+release = threading.Event()
+before = [sk.new_stream("cpu").then(release.wait) for _ in range(6)]
+child = os.fork()
+if child == 0:
+    print(sum(sk.new_stream("cpu").then(int, 1).result(10) for _ in range(6)), flush=True)
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+release.set()
+print(all(future.result(10) for future in before))
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "6\n0\nTrue\n"
+
+
+@needs_fork
+def test_a_function_that_forks_leaves_those_behind_it_to_the_parent():
+    done = run_program(
+        """
+import os, threading, time
+import streamkit as sk
+
+ready, called = threading.Event(), []
+
+def fork():
+    ready.wait()
+    time.sleep(0.05)  # the others are ready too
+    child = os.fork()
+    if child == 0:
+        threading.Timer(0.3, lambda: os._exit(len(called))).start()
+        return None
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+stream = sk.new_stream("cpu")
+futures = [stream.then(fork), *(stream.then(called.append, n) for n in range(3))]
+ready.set()
+print(futures[0].result(10), [future.result(10) for future in futures[1:]], called)
+"""
+    )
+    assert (done.stdout, done.stderr) == ("0 [None, None, None] [0, 1, 2]\n", "")
+
+
+@needs_fork
+def test_in_a_forked_child_a_pending_future_says_that_the_parent_calls_its_function():
+    """Also where a thread of the parent's, which the child has not, holds the future's own lock."""
+    out = python(
+        """
+import contextlib, os, threading
+import streamkit as sk
+
+release, locked, running = threading.Event(), threading.Event(), sk.new_stream("cpu")
+futures = [running.then(release.wait), running.then(int, 1)]
+held = sk.new_stream("cpu")
+held.submit(release.wait)
+futures.append(held.then(int, 1))
+cancelled = held.then(int, 1)
+cancelled.cancel()
+done = sk.new_stream("cpu").then(int, 2)
+done.result(10)
+while not futures[0].running():
+    pass
+called = []
+for future in futures:
+    future.add_done_callback(called.append)
+
+def hold():
+    with contextlib.ExitStack() as stack:
+        for future in futures:
+            stack.enter_context(future._condition)
+        locked.set()
+        release.wait()
+
+def child():
+    for future in futures:
+        for ask in (future.result, lambda: (_ for _ in ()).throw(future.exception())):
+            try:
+                ask()
+            except sk.ForkedProcessError as error:
+                assert "parent" in str(error)
+            else:
+                raise AssertionError
+    assert cancelled.cancelled()
+    assert done.result() == 2
+    assert not called
+
+def fork(child):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def itself():
+    own, = forking
+    assert own.running()
+
+thread = threading.Thread(target=hold)
+thread.start()
+locked.wait()
+print(fork(child))
+forking, known = [], threading.Event()
+forking.append(sk.new_stream("cpu").then(lambda: known.wait() and fork(itself)))
+known.set()
+print(forking[0].result(10))
+release.set()
+print([future.result(10) for future in futures], len(called))
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "0\n0\n[True, 1, 1] 3\n"
+
+
+@needs_fork
+@pytest.mark.parametrize("where", ["beside", "in a scope", "in the worker", "in a function"])
+def test_in_a_forked_child_a_stream_that_was_busy_begins_empty(where):
+    """The parent has its threads, and runs what was submitted; the child runs what is its own."""
+    out = python(
+        f"""
+import contextlib, os, threading
+import streamkit as sk
+
+s, other, release = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
+for _ in range(2):
+    s.submit(release.wait)
+event, future, after = s.record(), s.then(int), other.then(release.wait)
+
+def child():
+    event.sync(timeout=10)
+    assert event.done
+    s.sync(timeout=10)
+    seen = []
+    s.submit(seen.append, 1)
+    s.sync(timeout=10)
+    assert seen == [1]
+    assert s.done
+    assert s.then(int, 1).result(10) == other.then(int, 1).result(10) == 1
+
+def fork(stream=None):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with (contextlib.nullcontext() if stream is None else leave(stream)):
+                child()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+@contextlib.contextmanager
+def leave(stream):
+    scope.__exit__(None, None, None)
+    assert stream.done
+    stream.submit(release.wait, 0.05)
+    assert not stream.done
+    stream.sync(timeout=10)
+    yield
+
+third, where = sk.new_stream("cpu"), {where!r}
+if where == "beside":
+    print(fork())
+elif where == "in a scope":
+    with (scope := sk.use(third)):
+        print(fork(third))
+elif where == "in the worker":
+    third.submit(lambda: print(fork()))
+    third.sync()
+else:
+    third.then(lambda: print(fork())).result(20)
+assert not event.done
+assert not future.done()
+release.set()
+print(future.result(10), after.result(10), event.done)
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "0\n0 True True\n"

@@ -1,0 +1,534 @@
+"""The command line, as a user calls it: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from pathlib import Path
+
+import pytest
+
+import streamkit
+from support.command import COMMAND, OF_COMMANDS
+from support.programs import BLOCKER, ROOTS, environment, forked, run_python, streamkit_
+
+pytestmark = [pytest.mark.portable, pytest.mark.quick]
+
+for needed in ("numpy", "rich"):
+    pytest.importorskip(needed)
+
+
+def test_demo_shows_a_row_for_each_stage_and_the_verdict_last():
+    done = streamkit_("demo")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    for stage in ("luminance", "stretch", "sharpen", "mean"):
+        (row,) = [line.split() for line in lines if line.split()[:1] == [stage]]
+        assert row[1] == "NumPy"
+        assert row[3] == "host"
+        assert float(row[-1]) > 0
+    assert lines[-1].startswith("OK: off by ")
+    assert "torch (not installed), CuPy (not installed), Warp (not installed)" in done.stdout
+
+
+def test_demo_prints_no_escape_codes_and_breaks_no_line_where_there_is_no_terminal():
+    done = streamkit_("demo")
+    assert "\x1b" not in done.stdout
+    (note,) = [line for line in done.stdout.splitlines() if "host stream" in line]
+    assert note.endswith(".")
+
+
+def test_demo_as_json():
+    done = streamkit_("demo", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ok"] is True
+    assert result["max_error"] < result["tolerance"]
+    assert [stage["library"] for stage in result["stages"]] == ["numpy"] * 4
+    assert "image" not in result
+
+
+def test_demo_writes_the_image(tmp_path):
+    path = tmp_path / "galaxies.pgm"
+    done = streamkit_("demo", "--output", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Written: {path}\n")
+    assert path.read_bytes().startswith(b"P5\n256 256\n255\n")
+    assert path.stat().st_size == 15 + 256 * 256
+
+
+def test_demo_writes_a_png_and_says_where_it_is(tmp_path):
+    code = f"import os; os.chdir({str(tmp_path)!r})\n" + COMMAND
+    done = forked(code, "demo", "--output", "picture.png", loaded=OF_COMMANDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Written: {tmp_path / 'picture.png'}\n")
+    data, chunks = (tmp_path / "picture.png").read_bytes(), {}
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    place = 8
+    while place < len(data):
+        (length,) = struct.unpack_from(">I", data, place)
+        kind, content = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
+        assert struct.unpack_from(">I", data, place + 8 + length)[0] == zlib.crc32(kind + content)
+        chunks[kind] = content
+        place += 12 + length
+    assert struct.unpack(">IIBBBBB", chunks[b"IHDR"]) == (256, 256, 8, 0, 0, 0, 0)
+    assert streamkit_("demo", "--output", tmp_path / "same.pgm").returncode == 0
+    rows = zlib.decompress(chunks[b"IDAT"])
+    pixels = b"".join(rows[n + 1 : n + 257] for n in range(0, len(rows), 257))
+    assert (tmp_path / "same.pgm").read_bytes().endswith(b"255\n" + pixels)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_demo_refuses_a_format_that_it_does_not_write_before_it_runs(tmp_path, arguments):
+    done = streamkit_("demo", *arguments, "--output", tmp_path / "picture.jpg")
+    assert done.returncode == 2
+    assert "cannot write 'picture.jpg': it writes .png and .pgm. Name the file" in done.stderr
+    assert "OK" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_that_cannot_write_says_so_before_it_runs(tmp_path):
+    done = streamkit_("demo", "--output", tmp_path / "missing" / "x.pgm")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.endswith(
+        f"there is no folder {str(tmp_path / 'missing')!r}. Make it first.\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no folder without files")
+def test_demo_says_before_it_runs_that_a_folder_takes_no_file():
+    done = streamkit_("demo", "--output", "/proc/self/x.pgm")  # where root can make none either
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cannot write '/proc/self/x.pgm': ")
+
+
+def test_demo_that_is_refused_leaves_the_files_as_they_are(tmp_path, monkeypatch, capsys):
+    from streamkit._cli import cli, demo  # the command, in this process
+
+    there, fresh = tmp_path / "there.pgm", tmp_path / "fresh.pgm"
+    there.write_bytes(b"x")
+
+    def fail(**_):
+        raise streamkit.StreamKitError("not today")
+
+    monkeypatch.setattr(demo, "run", fail)
+    for path in (there, fresh):
+        monkeypatch.setattr(sys, "argv", ["streamkit", "demo", "--json", "--output", str(path)])
+        with pytest.raises(SystemExit):
+            cli.main()
+    assert capsys.readouterr().err.count("not today") == 2
+    assert list(tmp_path.iterdir()) == [there]
+    assert there.read_bytes() == b"x"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_demo_writes_into_a_named_pipe(tmp_path):
+    pipe = tmp_path / "pipe.pgm"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    done = streamkit_("demo", "--output", pipe)
+    assert done.returncode == 0, done.stderr
+    reader.join()
+    assert read[0].startswith(b"P5\n256 256\n255\n")
+
+
+@pytest.mark.parametrize("arguments", [("demo",), ("demo", "--json")])
+def test_a_wrong_result_exits_1(monkeypatch, capsys, arguments):
+    from streamkit._cli import cli, demo  # the command, in this process
+
+    run = demo.run
+    monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
+    monkeypatch.setattr(demo._NumPy, "sharpen", lambda _, x: x)
+    monkeypatch.setattr(sys, "argv", ["streamkit", *arguments])
+    with pytest.raises(SystemExit) as exited:
+        cli.main()
+    assert exited.value.code == 1
+    output = capsys.readouterr().out
+    assert "WRONG: off by " in output or json.loads(output)["ok"] is False
+
+
+def test_bench_shows_its_progress_on_a_terminal_and_nowhere_else(monkeypatch, capsys):
+    from streamkit._cli import cli  # the command, in this process
+
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        with cli._progress() as progress:
+            progress("a row", 1, 3)
+        output, complaints = capsys.readouterr()
+        assert output == ""
+        assert ("a row" in complaints) is terminal
+
+
+COMMANDS = """
+import sys
+from streamkit.diagnostics.doctor import doctor  # it prints what is made up here
+from streamkit._cli import cli, matrix  # the command, in this process
+
+def told_by(command):
+    def run(*, progress, load=False):
+        progress(f"a step of {command}", 1, 3)
+        sys.exit()
+    return run
+
+matrix.run, doctor.examine = map(told_by, ("matrix", "doctor"))
+for command in ("demo", "matrix", "doctor"):
+    print(f"== {command}", file=sys.stderr, flush=True)
+    sys.argv = ["streamkit", command]
+    try:
+        cli.main()
+    except SystemExit as done:
+        assert not done.code, done
+"""
+
+
+@pytest.mark.parametrize("terminal", ["stderr", "stdout", None])
+def test_a_command_shows_its_progress_on_a_terminal_and_is_quiet_elsewhere(terminal):
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    running = subprocess.Popen(
+        [sys.executable, "-P", "-c", BLOCKER.format(blocked=ROOTS) + COMMANDS],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+            "PYTHONPATH": str(Path(streamkit.__file__).parents[1]),
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TERM": "xterm",
+            "COLUMNS": "100",
+        },
+        encoding="utf-8",
+        **{**both, **({terminal: theirs} if terminal else {})},
+    )
+    os.close(theirs)
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # its other end was closed
+            while part := os.read(ours, 4096):
+                shown.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    output, complaints = running.communicate(timeout=100)
+    reader.join()
+    os.close(ours)
+    assert running.returncode == 0, (complaints, shown)
+    quiet = "".join(f"== {command}\n" for command in ("demo", "matrix", "doctor"))
+    if terminal != "stderr":
+        assert complaints == quiet
+        assert "run the stages" not in (output or b"".join(shown).decode())
+        return
+    assert output.splitlines()[-1].startswith("OK: off by ")
+    assert "\x1b" not in output
+    _, *parts = b"".join(shown).decode().split("== ")
+    steps = ("run the stages", "a step of matrix", "a step of doctor")
+    assert [step in part for step, part in zip(steps, parts, strict=True)] == [True] * 3
+
+
+EXTRA = ("numpy", "rich")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("demo",), EXTRA),
+        (("demo",), ("numpy",)),
+        (("demo", "--json"), ("numpy",)),
+        (("matrix",), ("rich",)),
+    ],
+)
+def test_without_what_it_needs_a_command_exits_2_with_the_line_that_installs_it(arguments, missing):
+    done = streamkit_(*arguments, blocked=missing)
+    assert done.returncode == 2
+    said = (
+        f"streamkit {arguments[0]} needs {' and '.join(missing)}, not installed here. "
+        f"Install with: pip install {' '.join(missing)}"
+    )
+    assert done.stderr == f"{said}\n"
+    assert (
+        (json.loads(done.stdout) == {"error": said}) if "--json" in arguments else not done.stdout
+    )
+
+
+def test_a_package_that_is_broken_is_not_called_missing(tmp_path):
+    (tmp_path / "rich.py").write_text("import its_own_needs\n")
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n" + COMMAND
+    done = run_python("-P", "-c", code, "matrix")
+    assert done.returncode == 1
+    assert "No module named 'its_own_needs'" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), (), ("doctor", "--help")])
+def test_what_needs_no_package(arguments):
+    done = streamkit_(*arguments, blocked=EXTRA)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = f"{streamkit.__version__}\n" if arguments == ("--version",) else "usage: streamkit"
+    assert done.stdout.startswith(expected)
+
+
+def test_the_doctor_needs_no_package_and_prints_the_same_without_them():
+    done = streamkit_("doctor", blocked=(*ROOTS, *EXTRA))
+    assert done.stdout == streamkit_("doctor", blocked=ROOTS).stdout
+    as_json = streamkit_("doctor", "--json", blocked=(*ROOTS, *EXTRA))
+    found = json.loads(as_json.stdout)
+    assert found["ok"] is (found["findings"] == [])
+    for one in (done, as_json):
+        assert (one.returncode, one.stderr) == (0 if found["ok"] else 1, "")
+
+
+def test_the_doctor_runs_where_rich_is_broken(tmp_path):
+    (tmp_path / "rich.py").write_text("raise RuntimeError('broken')")
+    done = run_python("-P", "-m", "streamkit", "doctor", path=[tmp_path], CUDA_VISIBLE_DEVICES="-1")
+    assert done.stderr == ""
+    assert done.stdout.startswith(f"StreamKit {streamkit.__version__}, Python ")
+
+
+def test_json_needs_no_rich():
+    done = streamkit_("demo", "--json", blocked=(*ROOTS, "rich"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+
+
+def test_python_m_streamkit_is_the_command():
+    done = run_python("-P", "-m", "streamkit", "--version")
+    assert (done.returncode, done.stdout) == (0, f"{streamkit.__version__}\n")
+    done = run_python("-P", "-m", "streamkit", "dance")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: streamkit ")
+
+
+# -- JSON, whatever happens --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--json",),
+        ("dance", "--json"),
+        ("matrix", "--json", "--dance"),
+        ("matrix", "--json", "--output"),
+        ("doctor", "--json", "--output", "x"),
+        ("demo", "--json", "--load"),
+        ("demo", "--json", "--outp", "x"),
+    ],
+)
+def test_a_command_that_is_written_wrongly_prints_an_error_as_json(arguments):
+    done = streamkit_(*arguments)
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"error": done.stderr.rstrip("\n")}
+    assert "usage: streamkit" in done.stderr
+
+
+FAILS = """
+import sys
+import streamkit as sk
+from streamkit.diagnostics.doctor import doctor  # it is made to fail here
+from streamkit._cli import cli, demo, matrix  # the command, in this process
+
+def fail(**_):
+    print("a library talks")
+    raise {error}
+
+doctor.examine = matrix.run = demo.run = fail
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [
+        *(
+            (command, "sk.NoDeviceError('no device: why')", "NoDeviceError: no device: why")
+            for command in ("demo", "matrix", "doctor")
+        ),
+        ("matrix", "sk.UnsupportedStreamError('why')", "UnsupportedStreamError: why"),
+        ("matrix", "ZeroDivisionError('a bug')", "ZeroDivisionError: a bug"),
+    ],
+)
+def test_an_error_is_json_and_exits_1(command, error, text):
+    done = forked(FAILS.format(error=error), command, "--json", loaded=OF_COMMANDS)
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"error": text}
+    assert done.stderr.rstrip("\n").endswith(text)
+    assert ("Traceback" in done.stderr) is ("a bug" in text)
+
+
+def test_without_json_a_bug_shows_its_traceback_alone():
+    code = FAILS.format(error="ZeroDivisionError('a bug')")
+    done = forked(code, "matrix", loaded=OF_COMMANDS)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("ZeroDivisionError: a bug") == 1
+
+
+def test_demo_as_json_to_a_file_prints_json_alone(tmp_path):
+    path = tmp_path / "galaxies.pgm"
+    done = streamkit_("demo", "--json", "--output", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["ok"] is True
+    assert path.read_bytes().startswith(b"P5\n")
+    (tmp_path / "folder.png").mkdir()
+    done = streamkit_("demo", "--json", "--output", tmp_path / "folder.png")
+    assert done.returncode == 2
+    assert list(json.loads(done.stdout)) == ["error"]
+    assert json.loads(done.stdout)["error"].endswith("folder.png', which is a folder.")
+
+
+def test_a_result_that_is_no_number_is_json_too(monkeypatch, capsys):
+    from streamkit._cli import cli, demo  # the command, in this process
+
+    run = demo.run
+    monkeypatch.setattr(demo, "run", lambda **options: run(device="cpu", libraries=(), **options))
+    monkeypatch.setattr(demo._NumPy, "mean", lambda _, x: x.mean() * float("nan"))
+    monkeypatch.setattr(sys, "argv", ["streamkit", "demo", "--json"])
+    with pytest.raises(SystemExit) as exited:
+        cli.main()
+    assert exited.value.code == 1
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    data = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (data["ok"], data["mean"]) == (False, None)
+
+
+# -- help -------------------------------------------------------------------------------------
+
+
+def test_help_names_the_commands_there_are():
+    done = streamkit_("--help")
+    assert done.returncode == 0
+    assert " demo " in done.stdout
+    assert "bench" not in done.stdout
+    assert " matrix " in done.stdout
+    assert " doctor " in done.stdout
+    assert " races " in done.stdout
+    assert " audit " in done.stdout
+
+
+@pytest.mark.parametrize("command", [None, "demo", "matrix", "doctor", "races", "audit"])
+def test_each_option_and_command_has_help_of_one_line(command):
+    arguments = ("--help",) if command is None else (command, "--help")
+    done = forked(COMMAND, *arguments, loaded=OF_COMMANDS, COLUMNS="80")
+    listed = done.stdout.partition("options:")[2].replace("  COMMAND\n", "")
+    lines = [line for line in listed.splitlines() if line.startswith("  ")]
+    assert len(lines) >= (3 if command else 5)
+    for line in lines:
+        assert re.match(r" {2,4}(-h, )?[\w-]+( FILE)? +[A-Z][^<>]*\.$", line), line
+
+
+def test_the_bench_is_no_command_and_the_error_says_where_it_is():
+    done = streamkit_("bench")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("\nthe bench is not in the package: run tox -e bench in a clone\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "told"),
+    [
+        (["dance"], "streamkit [", "there is no command 'dance'. There are "),
+        (["-V"], "streamkit [", "the COMMAND is missing: 'streamkit --help' lists them."),
+        (["doctor", "--output", "x"], "streamkit doctor [", "unrecognized arguments: --output x"),
+        (["races", "--times", "x.py"], "streamkit races [", ""),
+    ],
+)
+def test_what_is_no_command_or_option_exits_2_with_the_usage_that_helps(arguments, usage, told):
+    done = streamkit_(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"usage: {usage}")
+    assert f"\n{told}" in done.stderr
+
+
+# -- into what is closed, and without docstrings ---------------------------------------------------
+
+
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="this system closes files otherwise")
+
+
+@on_posix
+@pytest.mark.parametrize("arguments", ["doctor", "doctor --json", "demo --json", "--help"])
+def test_a_reader_that_has_ended_gets_no_traceback(arguments):
+    """As in ``streamkit doctor --json | head -0``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = BLOCKER.format(blocked=ROOTS) + COMMAND
+    command = [sys.executable, "-P", "-c", code, *arguments.split()]
+    buffered = environment(PYTHONUNBUFFERED="")  # as it is for users
+    with subprocess.Popen(
+        command, stdout=writing, stderr=subprocess.PIPE, env=buffered, text=True
+    ) as running:
+        os.close(writing)
+        _, errors = running.communicate(timeout=100)
+    assert (running.returncode, errors) == (1, "")
+
+
+def _in_shell(line):
+    """Run the command in a shell, which redirects what it prints."""
+    code = BLOCKER.format(blocked=ROOTS) + COMMAND
+    return subprocess.run(  # noqa: S602 - what is run is ours
+        f'"$PYTHON" -P -c "$CODE" {line}',
+        shell=True,
+        env=environment(PYTHON=sys.executable, CODE=code, CUDA_VISIBLE_DEVICES="-1"),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        check=False,
+    )
+
+
+@on_posix
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("arguments", ["doctor --json", "doctor", "demo --json"])
+def test_an_output_that_was_closed_before_the_start_is_no_error(arguments, closed):
+    done = _in_shell(f"{arguments} {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", ["doctor --json", "doctor"])
+def test_a_full_disk_is_named_once(arguments):
+    done = _in_shell(f"{arguments} >/dev/full")
+    assert done.returncode == 1
+    assert re.fullmatch(r"OSError: \[Errno 28\] [^\n]*\n", done.stderr)
+
+
+HELP = """
+import sys
+from streamkit._cli import cli  # the command, in this process
+
+for command in ([], ["doctor"], ["matrix"], ["demo"]):
+    sys.argv = ["streamkit", *command, "--help"]
+    try:
+        cli.main()
+    except SystemExit as done:
+        assert not done.code, done
+"""
+
+
+def test_help_is_the_same_without_docstrings():
+    with_them, without = (
+        run_python(*options, "-P", "-c", HELP, COLUMNS="100").stdout for options in ((), ("-OO",))
+    )
+    assert with_them == without
+    assert with_them.count("usage: streamkit") == 4
+    assert "None" not in with_them
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has names that are text")
+def test_a_path_that_is_no_text_is_written_out(tmp_path):
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/a\x80b.pgm")
+    done = streamkit_("demo", "--output", name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith(r"a\udc80b.pgm")
+    assert Path(name).exists()

@@ -1,0 +1,141 @@
+"""The shell's code blocks in README.md and docs: run here or by .ci/run, or they say why not."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+
+import pytest
+
+from streamkit._cli import cli  # its commands
+from support.documents import PAGES, ROOT, blocks
+from support.programs import ROOTS, streamkit_
+
+np = pytest.importorskip("numpy")
+
+COMMANDS = {*cli.COMMANDS, *cli.PROGRAMS}
+CI = (ROOT / ".ci" / "run").read_text()
+BLOCKS = [
+    (name, block)
+    for path in PAGES
+    for name in [path.relative_to(ROOT).as_posix()]
+    for block in blocks(path.read_text(encoding="utf-8"))
+    if block.language == "sh"
+]
+each = pytest.mark.parametrize(
+    ("name", "block"), BLOCKS, ids=[f"{name}:{block.line}" for name, block in BLOCKS]
+)
+
+
+def what_runs(name, block):
+    """What runs a block: "ci", "here" or, where it says why, "nothing"; None for none of these."""
+    if step := block.marks.get("ci"):
+        read = re.search(rf"^(\w+)=\$\(readme {step}\)$", CI, re.MULTILINE)
+        there = name == "README.md" and read and f'bash -c "${read[1]}"' in CI
+        return "ci" if there else None
+    if "not run" in block.marks:
+        return "nothing"
+    return "here" if re.fullmatch(r"(streamkit [a-z]+.*\n)+", block.code) else None
+
+
+def command(*arguments):
+    """Run ``streamkit ARGUMENTS`` on a machine with NumPy alone, and return what it did."""
+    pytest.importorskip("rich")
+    return streamkit_(*arguments, blocked=ROOTS)
+
+
+@each
+def test_a_command_is_run_or_says_why_not(name, block):
+    assert what_runs(name, block)
+
+
+def test_there_are_commands_of_all_three_kinds():
+    kinds = [what_runs(*one) for one in BLOCKS]
+    assert kinds.count("ci") == CI.count("$(readme ") > 1
+    assert {"here", "nothing"} < set(kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("README.md", "```sh\ntox -e unit\n```\n"),
+        ("README.md", "<!-- ci: nosuch -->\n```sh\ntox -e unit\n```\n"),
+        ("docs/index.md", "<!-- ci: test -->\n```sh\ntox -e unit\n```\n"),
+        ("README.md", "```sh\nstreamkit doctor\nrm -r .\n```\n"),
+    ],
+)
+def test_a_command_that_nothing_runs_is_found(name, page):
+    (block,) = blocks(page)
+    assert what_runs(name, block) is None
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for name, block in BLOCKS if what_runs(name, block) == "here"],
+    ids=lambda block: block.code.strip(),
+)
+def test_a_command_runs(block, no_driver):
+    lines = block.code.splitlines()
+    assert lines
+    for line in lines:
+        done = command(*shlex.split(line)[1:])
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@each
+def test_a_command_is_one_that_there_is(name, block):
+    assert set(re.findall(r"\bstreamkit ([a-z]+)", block.code)) <= COMMANDS
+    for path in re.findall(r"(?:pytest|python3?) +((?:tests|docs|examples)/[\w./]+)", block.code):
+        assert (ROOT / path).exists(), path
+    for what in re.findall(r"pip install +(?:--\S+ +)*('[^']*'|[a-z]\S*)", block.code):
+        assert what.strip("'").startswith((".", "streamkit-cuda", "tox", "test", "docs", "dev"))
+
+
+def test_the_commands_there_are_were_found():
+    assert {"demo", "doctor", "matrix"} <= COMMANDS
+
+
+def test_the_quickstart_begins_with_the_line_that_is_run():
+    (run,) = [block.code for _, block in BLOCKS if block.marks.get("ci") == "demo"]
+    first = next(block.code for name, block in BLOCKS if name == "docs/quickstart.md")
+    assert first == run
+
+
+def test_the_lanes_of_ci_are_those_that_are_told():
+    found = re.findall(r"^lane tests-\S+ (\S+) (\S+)(?: -m (?:\w+|'.+'))?$", CI, re.MULTILINE)
+    lanes = {"-".join(factors) for factors in found}
+    assert len(lanes) >= 5
+    lanes |= set(re.findall(r"^step .* -e ([\w.-]+)$", CI, re.MULTILINE))
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| lane \|.*?(?=\n\n)", text, re.DOTALL | re.MULTILINE)
+    assert table
+    assert set(re.findall(r"^\| `([\w.-]+)` \|", table[0], re.MULTILINE)) == lanes
+
+
+# -- what the reference says that the demo prints -------------------------------------------------
+
+
+def plain(text):
+    """The words of a table, whose columns are as wide as a version is long."""
+    return " ".join(re.sub("─+", "─", text).split()) + "\n"
+
+
+def printed_by_the_demo():
+    """The page's block, with ``...`` for NumPy's version and for the last digits of an error."""
+    text = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8")
+    (block,) = [block for block in blocks(text) if block.language == ""]
+    return re.sub(r"NumPy \d[\d.]+|off by \S+", lambda found: found[0].rsplit(" ", 1)[0] + " ...",
+                  block.code)  # fmt: skip
+
+
+def agree(page, printed):
+    return doctest.OutputChecker().check_output(plain(page), plain(printed), doctest.ELLIPSIS)
+
+
+def test_the_demo_prints_what_its_page_says(no_driver):
+    done, page = command("demo"), printed_by_the_demo()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert agree(page, done.stdout), done.stdout
+    assert not agree(page, done.stdout.replace("sharpen", "blur"))
+    assert not agree(page, done.stdout.replace("OK", "WRONG"))

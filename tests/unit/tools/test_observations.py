@@ -1,0 +1,47 @@
+"""All that the emulated driver does is compared with a real one, which was asked the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from emulator.observations import source_hash
+
+pytestmark = pytest.mark.once
+
+TESTS = Path(__file__).parents[2]
+RECORD = TESTS.parent / "docs/evidence/driver_gpu.json"
+ENTRY_POINTS = TESTS / "emulator/source/entry_points.h"
+OBSERVATIONS = TESTS / "emulator/observations"
+
+NO_CODE = "the emulated driver's kernels are made by a test: a real one has them from code"
+NOT_COMPARED = {
+    "cuGraphInstantiateWithFlags": "another name of cuGraphInstantiate, which CUDA Python has",
+    "cuFuncGetName": NO_CODE,
+    "cuFuncGetParamInfo": NO_CODE,
+    "cuGraphKernelNodeGetParams": NO_CODE,
+    "cuLaunchKernel": NO_CODE,
+}
+
+
+def test_the_record_of_the_real_driver_is_of_these_observations():
+    record = json.loads(RECORD.read_text())
+    assert len(record) > 30
+    for name, section in record.items():
+        again = f"run on hardware again: differential.py --out {RECORD.name} {name}"
+        assert section["source"] == source_hash(section["file"]), again
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", section["date"])
+        assert not [name for name in section["devices"] if "Emulated" in name]
+
+
+def test_each_function_of_the_emulated_driver_is_compared():
+    entries = ENTRY_POINTS.read_text()
+    functions = set(re.findall(r"^(?:ENTRY|BOTH)\((\w+),", entries, re.MULTILINE))
+    source = "".join(path.read_text() for path in OBSERVATIONS.glob("*.py"))
+    compared = set(re.findall(r"\bdriver\.(cu[A-Z]\w+)", source))
+    assert len(functions) > 100
+    assert functions - compared == set(NOT_COMPARED)
+    assert all(NOT_COMPARED.values())
