@@ -13,7 +13,7 @@ import pytest
 from emulator.differences import ACCEPTED
 
 HERE = Path(__file__).parent
-EVIDENCE = HERE.parents[1] / "docs" / "evidence"
+EVIDENCE = HERE.parents[2] / "docs" / "evidence"
 HARDWARE = EVIDENCE / "driver_gpu.json"
 
 
@@ -41,7 +41,7 @@ def emulated(tmp_path_factory):
     apart = [name for names in WAITING for name in names]
     parts = [["--without", *apart], *WAITING]
     outs = [folder / f"{number}.json" for number in range(len(parts))]
-    script = HERE.parent / "emulator/differential.py"
+    script = HERE.parents[1] / "emulator/differential.py"
     running = [
         subprocess.Popen([sys.executable, script, "--out", out, *part])
         for out, part in zip(outs, parts, strict=True)

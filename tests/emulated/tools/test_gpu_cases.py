@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("handles")
 
 CASES = {
-    "test_streams": (
+    "core.test_streams": (
         "test_a_new_stream_is_what_the_driver_says",
         "test_flags_and_priority_are_the_drivers",
         "test_a_priority_out_of_range_gives_the_range",
@@ -24,22 +24,22 @@ CASES = {
         "test_close_returns_at_once_and_the_object_is_unusable",
         "test_from_handle_keeps_its_owner",
     ),
-    "test_devices": (
+    "core.test_devices": (
         "test_streams_wait_across_devices",
         "test_default_streams_are_their_devices",
         "test_events_belong_to_their_device",
         "test_a_wrong_device_is_refused",
     ),
-    "test_current_device": (
+    "core.test_current_device": (
         "test_every_public_call_is_tried",
         "test_no_call_moves_the_current_device",
     ),
-    "test_defaults": (
+    "core.test_defaults": (
         "test_0_and_1_are_one_queue_and_keep_their_spelling",
         "test_2_is_this_threads_own_queue",
         "test_a_per_thread_stream_refuses_other_threads",
     ),
-    "test_capture": (
+    "graphs.test_capture": (
         "test_looking_at_a_capturing_stream_leaves_it_valid",
         "test_a_spare_event_that_a_capture_recorded_last_serves_other_queues",
         "test_a_known_stream_keeps_its_identity_while_it_captures",
@@ -48,12 +48,12 @@ CASES = {
         "test_external_records_and_waits_are_nodes",
         "test_the_legacy_stream_beside_a_blocking_capture",
     ),
-    "test_protocol": (
+    "core.test_protocol": (
         "test_wrong_answers_are_refused",
         "test_a_property_and_an_attribute_are_refused",
         "test_right_answers_are_the_stream_they_name",
     ),
-    "test_review_regressions": (
+    "core.test_review_regressions": (
         "test_a_stream_and_an_event_are_not_copied",
         "test_an_owner_found_after_its_view_is_kept",
         "test_a_closed_event_lives_on_in_another_librarys",
@@ -68,7 +68,7 @@ CASES = {
         "test_a_dead_event_calls_no_driver_in_a_forked_child",
         "warp",  # the fixture of some
     ),
-    "test_waiting": (
+    "core.test_waiting": (
         "test_await_ends_when_the_queue_has_run_and_not_before",
         "test_a_long_sync_leaves_the_processor_to_others",
         "test_waiting_disturbs_nobodys_capture",
@@ -78,7 +78,7 @@ CASES = {
         "test_a_forked_child_is_told_and_the_parents_waits_go_on",
         "held",  # the fixture of some
     ),
-    "test_process": (
+    "core.test_process": (
         "test_a_forked_child_is_told_and_the_parent_is_unharmed",
         "test_importing_and_wrapping_touches_no_device",
     ),
