@@ -12,7 +12,7 @@ from streamkit.protocols import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from streamkit._streams.host_queue import Mark
+    from streamkit._streams.host_queue import QueueEnd
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
@@ -43,17 +43,17 @@ class HostEvent(Event, metaclass=classes.Concrete):
     __slots__ = "__weakref__", "_closed", "_mark", "_source", "_timing"
 
     def __init__(self, *, timing: bool = False) -> None:
-        self._mark: Mark | None = None
+        self._mark: QueueEnd | None = None
         self._source: Callable[[], object] = lambda: None
         self._timing = timing
         self._closed = False
 
-    def _live(self) -> Mark | None:
+    def _live(self) -> QueueEnd | None:
         if self._closed:
             raise messages.closed(self)
         return self._mark
 
-    def _record(self, mark: Mark, source: Callable[[], object]) -> None:
+    def _record(self, mark: QueueEnd, source: Callable[[], object]) -> None:
         """Become the point of this mark; ``source`` gives the stream that recorded it."""
         self._source = source
         self._mark = mark
@@ -107,7 +107,7 @@ class HostEvent(Event, metaclass=classes.Concrete):
                 raise ValueError(f"{event!r} measures no time: record it with timing=True")
         return (self._reached().time_ns - start._reached().time_ns) / 1e6
 
-    def _reached(self) -> Mark:
+    def _reached(self) -> QueueEnd:
         mark = self._live()
         if mark is None or not mark.reached.is_set():
             instead = "record it, and " if mark is None else ""

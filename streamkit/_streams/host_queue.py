@@ -87,7 +87,7 @@ def drain() -> None:
     if _engine is not None:
         _engine.finish()
     for queue in _working.copy():
-        mark = Mark(queue)
+        mark = QueueEnd(queue)
         queue.put(mark)
         mark.wait()
 
@@ -216,7 +216,7 @@ class FirstError:
         self.stops = False
 
 
-class Mark:
+class QueueEnd:
     """A point of a queue: reached when everything queued before it has run."""
 
     __slots__ = ("_failed", "_forks", "_queue", "_tells", "first", "reached", "time_ns")
@@ -288,7 +288,7 @@ class Mark:
         return self.is_reached
 
     def wait(
-        self, timeout: float | None = None, *, spin: bool = False, unless: Mark | None = None
+        self, timeout: float | None = None, *, spin: bool = False, unless: QueueEnd | None = None
     ) -> bool:
         """Block until it, or the mark ``unless``, is reached; False after ``timeout`` seconds."""
         queue = self._queue
@@ -328,7 +328,7 @@ class Wait:
 
     __slots__ = ("_queue", "mark")
 
-    def __init__(self, mark: Mark, queue: WorkQueue | None = None) -> None:
+    def __init__(self, mark: QueueEnd, queue: WorkQueue | None = None) -> None:
         self.mark = mark
         self._queue = queue
 
@@ -531,12 +531,14 @@ class WorkQueue:
                 item = self._items.popleft()
                 self.function = item if isinstance(item, Function) else None
             try:
-                if isinstance(item, Mark):  # before another thread can see that it is reached
+                if isinstance(item, QueueEnd):  # before another thread can see that it is reached
                     self.end_item(item)
                 item()
             except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
                 reports.report(error, f"an item of {self.title}")
-            if not isinstance(item, (Mark, Turn)):  # a turn ends itself, before its thread goes on
+            if not isinstance(
+                item, (QueueEnd, Turn)
+            ):  # a turn ends itself, before its thread goes on
                 self.end_item(item)
         stays = self.worker is worker
         # the frames of an error hold this one
@@ -581,7 +583,7 @@ class WorkQueue:
                 failure.is_told = True  # there is one report of an error
             first.stops = first.stops or stops
 
-    def raise_error(self, mark: Mark | None = None) -> None:
+    def raise_error(self, mark: QueueEnd | None = None) -> None:
         """Raise the first error that no wait has raised, or that of a mark, if there is one."""
         with self._lock:
             first = self.first if mark is None else mark.first
@@ -595,7 +597,7 @@ class WorkQueue:
         """Report the error, once all has run, of a queue for which no wait can begin any more."""
         if _engine is not None:  # it raises the errors itself
             return
-        mark = Mark(self)
+        mark = QueueEnd(self)
         mark.tell(self._forget_error)
         with suppress(RuntimeError):  # no thread can be started: the program's end reports it
             self.put(mark)
@@ -619,7 +621,7 @@ class WorkQueue:
 
     def has_run(self, others: Callable[[], bool] = bool) -> bool:
         """Wait until all has run; False if that may never be, unless ``others`` may see to it."""
-        mark = Mark(self)
+        mark = QueueEnd(self)
         self.put(mark)
         while not mark.wait(reports.PATIENCE):
             if self._is_held() and not others():

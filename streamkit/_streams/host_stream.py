@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit import errors
 from streamkit._queues import keepalive, open_scopes, registry, trace
 from streamkit._streams.host_event import HostEvent, no_cuda, no_view
-from streamkit._streams.host_queue import Function, Mark, Turn, Wait, WorkQueue
+from streamkit._streams.host_queue import Function, QueueEnd, Turn, Wait, WorkQueue
 from streamkit._support import classes, futures, messages, refusals, reports
 from streamkit._support.locks import is_early_child, new_lock
 from streamkit._support.reports import Failure, Submitted
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from streamkit._queues.then import Outcome
     from streamkit._streams.host_queue import Item
-    from streamkit._streams.host_then import After
+    from streamkit._streams.host_then import ThenCalls
     from streamkit.protocols import EventLike, StreamLike, WorkLike
 
     P = ParamSpec("P")
@@ -81,7 +81,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
             f"streamkit-{self._id}", f"host stream {self._id}" + (f" {name!r}" if name else "")
         )
         self._kept = keepalive.KeepAliveList()
-        self._after: After | None = None  # the functions given to ``then``, made at its first use
+        self._after: ThenCalls | None = (
+            None  # the functions given to ``then``, made at its first use
+        )
 
     @property
     def handle(self) -> NoReturn:
@@ -208,7 +210,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         The arguments are those of ``CudaStream.keep``.
         """
         self._check_open()
-        mark = Mark(self._work)
+        mark = QueueEnd(self._work)
         self._put(mark)
         self._kept.add(_KeptOnHost(objects, mark))
         keepalive.let_go((self._kept,))
@@ -266,7 +268,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         else:
             raise _not_on_host(self, event)
         target._live()
-        mark = Mark(self._work)
+        mark = QueueEnd(self._work)
         self._put(mark)
         target._record(mark, weakref.ref(self))  # noqa: SLF001 - the class is public
         trace.note(self, "record", "record", mark, is_inline=self._is_inline())
@@ -318,7 +320,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
                 f"{self!r} would wait for {messages.describe(future)} in the thread whose event "
                 "loop has to finish it, and so would never end. Await it before the scope."
             )
-        self._put_wait(_WaitForFuture, future, futures.Outcome(future), 3)
+        self._put_wait(_WaitForFuture, future, futures.AwaitedFuture(future), 3)
 
     def _put_wait(
         self, kind: type[_WaitForWork], other: object, call: Callable[[], object], depth: int = 2
@@ -379,11 +381,11 @@ class HostStream(Stream, metaclass=classes.Concrete):
         keepalive.drain()
         self._work.raise_error(mark)
 
-    def _mark(self) -> Mark | None:
+    def _mark(self) -> QueueEnd | None:
         """Mark the present end of the queue; None if it is reached already."""
         if self._work.idle or self._is_inline():
             return None
-        mark = Mark(self._work)
+        mark = QueueEnd(self._work)
         self._work.put(mark)
         return mark
 
@@ -395,14 +397,14 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """
         self._check_open()
         refusals.check(fn, self, "then")
-        from streamkit._streams.host_then import After  # noqa: PLC0415 - slow to import, seldom needed
+        from streamkit._streams.host_then import ThenCalls  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
-            after = self._after = self._after or After(self._work)
+            after = self._after = self._after or ThenCalls(self._work)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         step = trace.note(self, "then", fn, call=call, is_inline=self._is_inline())
-        future: Outcome[T] = after.add(self._put, Mark(self._work), call, what, step)
+        future: Outcome[T] = after.add(self._put, QueueEnd(self._work), call, what, step)
         return future
 
     def close(self) -> None:
@@ -488,7 +490,7 @@ class _WaitForFuture(_WaitForWork):
     def is_ready(self) -> bool:
         """Whether the future is done."""
         call = self._call
-        return not isinstance(call, futures.Outcome) or call.is_known
+        return not isinstance(call, futures.AwaitedFuture) or call.is_known
 
 
 class _HostScope:
@@ -536,7 +538,7 @@ class _KeptOnHost(keepalive.KeepAlive):
 
     __slots__ = ("_mark",)
 
-    def __init__(self, objects: tuple[object, ...], mark: Mark) -> None:
+    def __init__(self, objects: tuple[object, ...], mark: QueueEnd) -> None:
         super().__init__(objects)
         self._mark = mark
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._queues import then
 from streamkit._streams import host_queue
-from streamkit._streams.host_queue import Mark, Wait, WorkQueue
+from streamkit._streams.host_queue import QueueEnd, Wait, WorkQueue
 from streamkit._support import messages
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class After:
+class ThenCalls:
     """The functions to call after one stream's work, in their order."""
 
     def __init__(self, work: WorkQueue) -> None:
@@ -33,7 +33,7 @@ class After:
     def add(
         self,
         put: Callable[[Item], object],
-        mark: Mark,
+        mark: QueueEnd,
         function: Callable[[], Any],
         what: object,
         step: AbstractContextManager[None],
@@ -52,7 +52,7 @@ class After:
             finally:
                 queue.thread, queue.function = 0, None
 
-        end = Mark(queue)
+        end = QueueEnd(queue)
         call = then.Call(run, what, future=HostOutcome(mark, end))
         call.future.step = step
         if host_queue.has_engine():
@@ -76,7 +76,7 @@ class HostOutcome(then.Outcome[T]):
     ``mark`` is reached when the work before the function has run, and ``end`` when it is done.
     """
 
-    def __init__(self, mark: Mark, end: Mark) -> None:
+    def __init__(self, mark: QueueEnd, end: QueueEnd) -> None:
         super().__init__()
         self._mark, self._end = mark, end
         super().add_done_callback(lambda _: end())  # before all others, and if it is cancelled

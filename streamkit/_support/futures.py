@@ -35,7 +35,7 @@ def blocks_its_loop(future: Any) -> bool:
         return False
 
 
-class Outcome:
+class AwaitedFuture:
     """The outcome of a future, for which any thread can wait."""
 
     def __init__(self, future: Any) -> None:

@@ -19,7 +19,7 @@ from streamkit.backends._managed_tensor import DescribedMemory, Layout
 from streamkit.processes import driver as sharing
 from streamkit.processes import kept
 from streamkit.processes.kept import Copy
-from streamkit.processes.mappings import Allocation, Mapping
+from streamkit.processes.mappings import Mapping, SharedAllocation
 from streamkit.protocols import Memory
 from streamkit.protocols.adapters import offered
 
@@ -144,7 +144,7 @@ class ArrayToken(Token):
 
         waits.ask(is_written, None, waits.LOOK)
         number, handle, size = self._memory
-        memory = Mapping(Allocation(self._process, number, handle, context), entered)
+        memory = Mapping(SharedAllocation(self._process, number, handle, context), entered)
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
             raise messages.gone(self, self._process)
         with driver.in_context(context) as guard, guard:

@@ -28,7 +28,7 @@ _UNUSED_FOR = 1.0  # seconds until it is closed; at once if its owner has ended
 _ASKED_EVERY = 0.1
 
 
-class Allocation(NamedTuple):
+class SharedAllocation(NamedTuple):
     """An allocation of another process, and how it is opened here."""
 
     owner: str
@@ -45,8 +45,8 @@ class _Opened:
 
 
 _lock = Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
-_opened: dict[Allocation, _Opened] = {}
-_given_back: deque[Allocation] = deque()  # by destructors, which take no lock
+_opened: dict[SharedAllocation, _Opened] = {}
+_given_back: deque[SharedAllocation] = deque()  # by destructors, which take no lock
 _ask_at = 0.0
 
 
@@ -56,7 +56,7 @@ class Mapping:
     is_gone = True
     """Whether there is no such allocation any more."""
 
-    def __init__(self, allocation: Allocation, entered: LockedFile) -> None:
+    def __init__(self, allocation: SharedAllocation, entered: LockedFile) -> None:
         self._allocation, self._entered = allocation, entered
         found = _use(allocation)
         self.is_gone = found is None
@@ -66,7 +66,7 @@ class Mapping:
     def __del__(
         self,
         is_finalizing: Callable[[], bool] = sys.is_finalizing,
-        given_back: deque[Allocation] = _given_back,
+        given_back: deque[SharedAllocation] = _given_back,
     ) -> None:
         if not is_finalizing():
             if not self.is_gone:
@@ -82,7 +82,7 @@ def why_not(address: int) -> str | None:
     return sharing.why_not(address)
 
 
-def _use(allocation: Allocation) -> int | None:
+def _use(allocation: SharedAllocation) -> int | None:
     with _lock:
         _count_back()
         found = _opened.get(allocation)
@@ -103,7 +103,7 @@ def _count_back() -> None:
         one.unused_since = monotonic()
 
 
-def _close(unused: list[Allocation]) -> None:
+def _close(unused: list[SharedAllocation]) -> None:
     for allocation in unused:
         base = _opened.pop(allocation).base
         # what can fail here is a broken context, or a forked child

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from streamkit import errors
 from streamkit._queues import open_scopes
 from streamkit._streams import host_queue
-from streamkit._streams.host_queue import Engine, Function, Mark, Turn, Wait
+from streamkit._streams.host_queue import Engine, Function, QueueEnd, Turn, Wait
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import messages, refusals, reports
 from streamkit._support.locks import RLock
@@ -179,7 +179,7 @@ class _Scheduler(Engine):
         with self._lock:
             # the bodies of the scopes of one thread have the order of that thread
             is_own_body = isinstance(item, Turn) and item.thread == self._thread
-            self.had_work |= not (is_own_body or isinstance(item, (Mark, Wait)))
+            self.had_work |= not (is_own_body or isinstance(item, (QueueEnd, Wait)))
             self._busy.setdefault(queue, _QueueState()).items.append(item)
             self._notify()
 
@@ -260,7 +260,7 @@ class _Scheduler(Engine):
                     if isinstance(item, Wait):
                         item()
                     queue.end_item(item)  # before another thread can see that the mark is reached
-                    if isinstance(item, Mark):
+                    if isinstance(item, QueueEnd):
                         item()
 
     def _ready(self) -> list[WorkQueue]:
@@ -348,7 +348,7 @@ def _is_point(item: Item) -> bool:
     """Whether an item at the head of a queue takes no time."""
     if isinstance(item, Wait):
         return item.mark.reached.is_set()
-    return isinstance(item, Mark) or (isinstance(item, Turn) and item.over)
+    return isinstance(item, QueueEnd) or (isinstance(item, Turn) and item.over)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def prepare() -> None:
     memory.wait_for_queues()
 
 
-joins_capture = capture.Part
+joins_capture = capture.WarpPart
 free_deferred = capture.free_deferred
 
 

@@ -27,7 +27,7 @@ def _options(mode: str) -> dict[str, Any]:
     return {} if modes is None else {"capture_mode": modes[mode.upper()]}
 
 
-class Part:
+class WarpPart:
     def __init__(self, stream: Any, mode: str) -> None:
         self._stream = stream
         self._options = _options(mode)

@@ -17,7 +17,7 @@ from streamkit._queues import registry
 from streamkit._support.living_processes import SETTING
 from streamkit._support.messages import DISTRIBUTION
 from streamkit.diagnostics.doctor import toolkit
-from streamkit.diagnostics.doctor.report import Library
+from streamkit.diagnostics.doctor.report import LibraryReport
 from streamkit.protocols import Diagnosis, Finding, installed
 from streamkit.protocols.adapters import offered
 from streamkit.protocols.installed import CPU, Package, major_of
@@ -107,16 +107,18 @@ class Installed:
         """The libraries that StreamKit knows and that are neither installed nor loaded."""
         return [name for name in _ROWS if name not in self.packages and name not in self.loaded]
 
-    def libraries(self, standing: Mapping[str, Standing], *, all_loaded: bool) -> list[Library]:
+    def libraries(
+        self, standing: Mapping[str, Standing], *, all_loaded: bool
+    ) -> list[LibraryReport]:
         """Return each library that is installed or loaded, with its current stream."""
         loaded = set(registry.loaded()) if all_loaded else self.loaded
-        rows: list[Library] = []
+        rows: list[LibraryReport] = []
         for name in dict.fromkeys([*_ROWS, *self.packages, *loaded]):
             package = self.packages.get(name)
             per_thread = name in _ROWS and self._is_on(_ROWS[name].switch)
             if package is not None or name in loaded:
                 rows.append(
-                    Library(
+                    LibraryReport(
                         name,
                         version=package and package.version,
                         cuda=package and package.cuda,

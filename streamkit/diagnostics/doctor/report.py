@@ -44,7 +44,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Library:
+class LibraryReport:
     """One library that is installed or loaded."""
 
     name: str
@@ -68,7 +68,7 @@ class DoctorReport:
     driver: Driver | None
     context: int
     """The CUcontext that is current in this thread, 0 for none."""
-    libraries: list[Library]
+    libraries: list[LibraryReport]
     missing: list[str]
     """Those StreamKit knows that are neither installed nor loaded."""
     environment: dict[str, str]
@@ -177,7 +177,7 @@ def _driver(report: DoctorReport) -> str:
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
 
 
-def _row(one: Library) -> tuple[str, ...]:
+def _row(one: LibraryReport) -> tuple[str, ...]:
     loaded = "yes" if one.loaded else "no"
     return one.name or "?", one.version or "?", one.cuda or "", loaded, one.handle_0
 

@@ -68,7 +68,7 @@ class RacedArray:
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 
 
-class _Memory(NamedTuple):
+class _ArrayMemory(NamedTuple):
     """Where an array of the host is, and whose its memory is."""
 
     address: int
@@ -136,17 +136,17 @@ class Memories:
                 return adapter if is_here and adapter.host_memory(value) is not None else None
         return None
 
-    def _memory(self, value: Any) -> _Memory:
+    def _memory(self, value: Any) -> _ArrayMemory:
         adapter = self.watching(value)
         if adapter is not None:
             layout, dtype = adapter.memory_layout(value), _text(value.dtype).rpartition(".")[2]
             whole, is_own = adapter.host_memory(value)
             kind = layout.itemsize, dtype
-            return _Memory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
+            return _ArrayMemory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
         array = _as_numpy(value)
         address, whole = array.__array_interface__["data"][0], owner_of(array)
         kind = array.itemsize, _text(array.dtype)
-        return _Memory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
+        return _ArrayMemory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
 
     def _number(self, owner: Any) -> int:
         found = self._owners.get(id(owner))
@@ -156,7 +156,7 @@ class Memories:
 
 
 def _access(
-    found: _Memory, number: int | None, mode: Mode, name: str | None, *, is_sure: bool
+    found: _ArrayMemory, number: int | None, mode: Mode, name: str | None, *, is_sure: bool
 ) -> Access | None:
     extent = strided(found.address, found.shape, found.strides, found.itemsize)
     if extent is None:

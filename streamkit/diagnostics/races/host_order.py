@@ -22,14 +22,14 @@ from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
 
-    from streamkit.diagnostics.races.host_recorder import Given
+    from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Clock
 
 _PARTS = 32  # bits of a place that number the parts of an item
 
 
 def stamps(
-    steps: Iterable[Step], given: Mapping[int, Given], *, threads_talk: bool
+    steps: Iterable[Step], given: Mapping[int, RecordedWork], *, threads_talk: bool
 ) -> dict[int, Stamp]:
     """Return where each piece of work stands, by the order of its step.
 
@@ -53,7 +53,7 @@ def stamps(
     return reader.stamps()
 
 
-def _is_span(step: Step, given: Mapping[int, Given]) -> bool:
+def _is_span(step: Step, given: Mapping[int, RecordedWork]) -> bool:
     """Whether it is a scope, or a function that runs at once because its thread is inside one."""
     is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
     return step.kind == "scope" or is_function
@@ -146,7 +146,7 @@ class _Points:
         return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
 
 
-class _Queue:
+class _Chain:
     """A queue that runs items: a stream, or the functions that were given to its ``then``."""
 
     __slots__ = "chain", "items", "tail"
@@ -162,7 +162,7 @@ class _Item:
 
     __slots__ = "_first", "_last", "begin", "end", "learned", "queue"
 
-    def __init__(self, queue: _Queue, begin: int, end: int) -> None:
+    def __init__(self, queue: _Chain, begin: int, end: int) -> None:
         self.queue, self.begin, self.end = queue, begin, end
         self.learned = begin  # the point that it has come to, if it is a function
         self._first = queue.items << _PARTS
@@ -208,12 +208,12 @@ class _Placed(NamedTuple):
 
 
 class _Reader:
-    def __init__(self, given: Mapping[int, Given], *, threads_talk: bool) -> None:
+    def __init__(self, given: Mapping[int, RecordedWork], *, threads_talk: bool) -> None:
         self._given = given
         self._threads_talk = threads_talk
         self._points = _Points()
         self._placed: dict[int, _Placed] = {}
-        self._queues: dict[Hashable, _Queue] = {}
+        self._queues: dict[Hashable, _Chain] = {}
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
         self._open: defaultdict[Hashable, list[_Item]] = defaultdict(list)  # the same, inmost last
@@ -303,23 +303,23 @@ class _Reader:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def _queue(self, key: Hashable) -> _Queue:
+    def _queue(self, key: Hashable) -> _Chain:
         if key not in self._queues:
-            self._queues[key] = _Queue(len(self._queues) + 1)
+            self._queues[key] = _Chain(len(self._queues) + 1)
         return self._queues[key]
 
-    def _put(self, queue: _Queue, *befores: int) -> None:
+    def _put(self, queue: _Chain, *befores: int) -> None:
         """Let what a queue runs from now on come after some points."""
         queue.tail = self._points.add(queue.tail, *befores)
 
-    def _give(self, queue: _Queue, *befores: int) -> _Item:
+    def _give(self, queue: _Chain, *befores: int) -> _Item:
         self._put(queue, *befores)
         queue.items += 1
         item = _Item(queue, queue.tail, self._points.new(queue.tail))
         queue.tail = item.end
         return item
 
-    def _end_of(self, queue: _Queue) -> int:
+    def _end_of(self, queue: _Chain) -> int:
         """Return the point at which all that a queue has been given has ended."""
         if not queue.items:
             return queue.tail

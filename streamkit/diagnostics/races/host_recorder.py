@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import ArrayUse
 
 
-class Given(NamedTuple):
+class RecordedWork(NamedTuple):
     """A piece of work, as it was given."""
 
     step: Step
@@ -49,7 +49,7 @@ class RaceRecorder(HostRecorder):
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
         """Take arrays by their names, and what counts the calls of the driver so far."""
         super().__init__(calls)
-        self.given: dict[int, Given] = {}
+        self.given: dict[int, RecordedWork] = {}
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
@@ -91,7 +91,7 @@ class RaceRecorder(HostRecorder):
             if not self.given[step.order].is_future:
                 step.around += self._around
 
-    def _read(self, step: Step) -> Given:
+    def _read(self, step: Step) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams = self._streams_among(variables)
@@ -99,7 +99,7 @@ class RaceRecorder(HostRecorder):
             is_future = step.kind == "function"
             if frame is not None and not is_future and self._is_plain(frame):
                 self._plain.add(step.order)
-            return Given(step, place, (), isinstance(step.mark, Step), is_future, streams)
+            return RecordedWork(step, place, (), isinstance(step.mark, Step), is_future, streams)
         found: tuple[Access, ...] = ()
         try:
             self._thread.is_reading = True
@@ -112,7 +112,7 @@ class RaceRecorder(HostRecorder):
             is_known = False
         finally:
             self._thread.is_reading = False
-        return Given(step, place, found, is_known, is_future=False, streams=streams)
+        return RecordedWork(step, place, found, is_known, is_future=False, streams=streams)
 
     def _accesses(self, uses: Iterable[ArrayUse], names: Mapping[int, str]) -> tuple[Access, ...]:
         with self._lock:
@@ -188,7 +188,7 @@ class RaceRecorder(HostRecorder):
             is_known = False
         if outer.order in self._plain:
             self.seen.add(outer.order)
-        self.given[step.order] = Given(
+        self.given[step.order] = RecordedWork(
             step, place, found, is_known, is_future=False, streams=streams
         )
         super().take(step)

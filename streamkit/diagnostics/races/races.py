@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from streamkit._queues.trace import Step
     from streamkit._streams.host_stream import HostStream
     from streamkit.diagnostics.races.cuda_races import Found
-    from streamkit.diagnostics.races.host_recorder import Given
+    from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.search import Pair
 
@@ -136,14 +136,14 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     report.complete(races_found, coverage, draw)
 
 
-def _when(given: Given) -> tuple[int, int]:
+def _when(given: RecordedWork) -> tuple[int, int]:
     """Return when work was given; an operator is given with the function that it is a part of."""
     step = given.step
     whole = step.giver if step.kind == "operator" else None
     return (whole or step).order, step.order
 
 
-def _work(given: Given) -> search.Work:
+def _work(given: RecordedWork) -> search.Work:
     """Return what the search takes: work that failed perhaps never came to its accesses."""
     step = given.step
     accesses = given.accesses
@@ -152,7 +152,7 @@ def _work(given: Given) -> search.Work:
     return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
 
 
-def _is_part(step: Step, given: Mapping[int, Given]) -> bool:
+def _is_part(step: Step, given: Mapping[int, RecordedWork]) -> bool:
     """Whether it is an operator, and a part of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
     return step.kind == "operator" and giver is not None and giver.is_known
@@ -179,7 +179,7 @@ _UNSEEN = search.Access(
 """What the body of a scope does with memory."""
 
 
-def _name(given: Given) -> str:
+def _name(given: RecordedWork) -> str:
     step = given.step
     if step.kind == "scope":
         return _body(step.stream)
@@ -248,6 +248,6 @@ def _gives(one: Step, other: Step) -> bool:
     return giver is one
 
 
-def _variable(given: Given, stream: Any) -> str | None:
+def _variable(given: RecordedWork, stream: Any) -> str | None:
     """Return what the code of a place calls a stream."""
     return given.streams.get(stream.id)

@@ -85,7 +85,7 @@ def find(
         strictly: Where each stands by the orders that surely are, by its number.
         loosely: The same by all orders that there may be.
     """
-    filed: defaultdict[Hashable, list[_Chain]] = defaultdict(list)
+    filed: defaultdict[Hashable, list[_ChainAccesses]] = defaultdict(list)
     sites: dict[Hashable, Hashable] = {}
     given = [
         work._replace(site=sites.setdefault(work.site, work.site))  # of which a loop has many alike
@@ -109,7 +109,7 @@ def find(
                 chains = filed[where]
                 own = next((one for one in chains if one.chain == stamp.chain), None)
                 if own is None:
-                    own = _Chain(stamp.chain)
+                    own = _ChainAccesses(stamp.chain)
                     chains.append(own)
                 own.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
 
@@ -143,8 +143,8 @@ _FEW = 16  # entries that are looked at one by one
 
 
 def _others(
-    filed: Mapping[Hashable, list[_Chain]], allocation: Hashable, stamp: Stamp
-) -> Iterator[_Chain]:
+    filed: Mapping[Hashable, list[_ChainAccesses]], allocation: Hashable, stamp: Stamp
+) -> Iterator[_ChainAccesses]:
     """Yield what may be the same memory, of the same allocation or of an unknown one.
 
     A chain all of which comes before the work is left out.
@@ -172,7 +172,7 @@ _NONE: dict[Hashable, _Entry] = {}
 _NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
 
 
-class _Chain:
+class _ChainAccesses:
     """The accesses of one chain to one allocation."""
 
     __slots__ = ("_cells", "_entries", "_latest", "chain", "end")
