@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from emulator.observations import source_hash
+from emulator.observations import read, source_hash
 
 pytestmark = pytest.mark.once
 
 TESTS = Path(__file__).parents[1]
-RECORD = TESTS.parent / "docs/evidence/driver_gpu.json"
 ENTRY_POINTS = TESTS / "emulator/source/entry_points.h"
 OBSERVATIONS = TESTS / "emulator/observations"
 
@@ -28,10 +26,10 @@ NOT_COMPARED = {
 
 
 def test_the_record_of_the_real_driver_is_of_these_observations():
-    record = json.loads(RECORD.read_text())
+    record = read()
     assert len(record) > 30
     for name, section in record.items():
-        again = f"run on hardware again: differential.py --out {RECORD.name} {name}"
+        again = f"run on hardware again: tests/emulator/differential.py {name}"
         assert section["source"] == source_hash(section["file"]), again
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", section["date"])
         assert not [name for name in section["devices"] if "Emulated" in name]
