@@ -19,7 +19,6 @@ FILES = sorted(
 )
 SAMPLES = {  # their strings are source to be searched, not to be run
     "unit/test_layers.py",
-    "unit/test_mutations.py",
     "unit/test_private_imports.py",
 }
 PRIVATE = re.compile(
