@@ -1,4 +1,4 @@
-"""The speed table without a GPU: its statistics, its turns, its data, and what it asks for."""
+"""The speed table without a GPU: its statistics, its turns, and what it counts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from bench import (
     stream_rows,
     timing,
 )
-from bench.growth import Curve, Growth, Point
 from bench.lateness import Wait
-from bench.memory import peak
 from bench.timing import Arms, Plan, Row
 from streamkit._cuda import loader  # its calls are counted without a device
 
@@ -124,23 +122,6 @@ def test_the_lateness_is_the_median_of_the_rounds():
     assert late.aim_us is None
 
 
-def test_a_curve_has_a_point_for_each_number_of_as_many_calls_as_it_needs(clock):
-    ended, log = [], []
-
-    def arrange(libraries, count):
-        yield arms_of(clock, count, 2 * count, log, one_turn=count)
-        ended.append(count)
-
-    one = Growth("x", "y", "things", (1, 500, 50_000), arrange)
-    libraries = SimpleNamespace(
-        torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
-    )
-    points = [Point(1, 1, 2), Point(500, 500, 1000), Point(50_000, 50_000, 100_000)]
-    assert one.measure(libraries) == Curve("x", "y", "things", points)
-    assert ended == [1, 500, 50_000]
-    assert [log.count(("ours", count)) - 1 for count in ended] == [15, 4, 2]
-
-
 # -- what a block leaves behind ---------------------------------------------------------------
 
 
@@ -151,39 +132,6 @@ def test_each_row_of_what_a_block_leaves_behind_names_a_block_that_there_is():
     for block in after_block.BLOCKS.values():  # on the host
         with block():
             pass
-
-
-# -- memory -----------------------------------------------------------------------------------
-
-
-class Cache:
-    """Memory that one library has taken, and keeps when nobody uses it."""
-
-    def __init__(self):
-        self.taken = self.used = 0
-
-    def use(self):
-        self.used += 10
-        self.taken = max(self.taken, self.used)
-        return Used(self)
-
-
-class Used:
-    """An array in it."""
-
-    def __init__(self, cache):
-        self.cache = cache
-
-    def __del__(self):
-        self.cache.used -= 10
-
-
-def test_the_peak_is_that_of_one_array_at_a_time_and_of_what_the_caches_keep():
-    one, others = Cache(), [Cache() for _ in range(3)]
-    assert peak([one.use] * 6, lambda: 100 - one.taken) == 10
-    assert (
-        peak([cache.use for cache in others] * 2, lambda: 100 - sum(c.taken for c in others)) == 30
-    )
 
 
 # -- counting, and the import -----------------------------------------------------------------

@@ -117,36 +117,6 @@ def test_an_error_is_expected_by_its_name(tmp_path):
         run("<!-- raises: KeyError -->\n```python\n1 / 1\n```\n", tmp_path)
 
 
-def test_marks_choose_what_runs(tmp_path):
-    page = (
-        "<!-- hidden\nx = 1\n\ny = 2\n-->\n<!-- hidden gpu\nx = 3\n-->\n"
-        "<!-- gpu -->\n```python\nassert x == 3\n```\n"
-        "text\n\n<!-- not run: it is the reader's -->\n```python\nnonsense\n```\n"
-        "```python\nassert y == 2\n```\n"
-    )
-    assert run(page, tmp_path) == 2
-    assert run(page, tmp_path, devices=1) == 4
-    with pytest.raises(NameError):
-        run(page.replace("not run", "raises"), tmp_path)
-
-
-def test_a_name_that_a_block_does_not_make_is_found():
-    made = """
-import numpy as np
-from a import b as c
-
-def double(x, *, by=2):
-    total = sum(x)
-    return [np.add(one, c) * by for one in x], total, later
-
-class Kind:
-    size = len(missing)
-
-later = double
-"""
-    assert documents.taken_from_elsewhere(made) == {"missing"}
-
-
 # -- docstrings -------------------------------------------------------------------------------
 
 
