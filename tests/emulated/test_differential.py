@@ -5,14 +5,12 @@ from __future__ import annotations
 import fnmatch
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from emulator.differences import ACCEPTED
 from emulator.observations import RECORD, read
-
-HERE = Path(__file__).parent
+from support.documents import ROOT
 
 
 def observations(path):
@@ -38,7 +36,7 @@ def emulated(tmp_path_factory):
     apart = [name for names in WAITING for name in names]
     parts = [["--without", *apart], *WAITING]
     outs = [folder / f"{number}.json" for number in range(len(parts))]
-    script = HERE.parent / "emulator/differential.py"
+    script = ROOT / "tests/emulator/differential.py"
     running = [
         subprocess.Popen([sys.executable, script, "--out", out, *part])
         for out, part in zip(outs, parts, strict=True)

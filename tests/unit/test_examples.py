@@ -8,12 +8,12 @@ from __future__ import annotations
 import doctest
 import functools
 import re
-from pathlib import Path
 
 import pytest
 
 import streamkit
 from streamkit.types import CudaStream
+from support.documents import ROOT
 from support.engines import ENGINES, examples
 from support.programs import BLOCKER, ROOTS, forked, run_python
 
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.portable
 
 pytest.importorskip("numpy")
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = examples(with_engine=False)
 WITH_ENGINE = examples(with_engine=True)
 

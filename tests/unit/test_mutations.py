@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from mutations import copies, listed, run
+from support.documents import ROOT
 
 pytestmark = pytest.mark.once
 
-ROOT = Path(__file__).parents[2]
 LISTED = listed.read()
 
 
