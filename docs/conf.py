@@ -20,14 +20,24 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
-    "generated",
-    "inventories",
-    "references",
-    "searching",
+    "extension",
 ]
 exclude_patterns = ["_build", "evidence"]
+html_search_scorer = str(Path(__file__).parent / "_ext" / "scorer.js")
 nitpicky = True
-nitpick_ignore = [("py:obj", "typing.~P")]  # how Sphinx words P.args of a ParamSpec
+nitpick_ignore_regex = [  # names to which there is no page to link
+    ("py:.*", r"(asyncio|collections\.abc|contextlib|os|pathlib|types|typing)\..*"),
+    ("py:.*", "AbstractContextManager|Future|Path|PathLike"),
+    ("py:.*", r"(streamkit\..*\.)?((Array|Foreign|Function|Native)T|P(\.k?w?args)?|T|QueueRecord)"),
+]
+# The names that pages and docstrings may link to are written here by hand, in the oldest format,
+# which is text, and not fetched: else the site could not be built without a network.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3/", "inventories/python.inv"),
+    "torch": ("https://docs.pytorch.org/docs/stable/", "inventories/torch.inv"),
+    "cupy": ("https://docs.cupy.dev/en/stable/", "inventories/cupy.inv"),
+    "warp": ("https://nvidia.github.io/warp/stable/", "inventories/warp.inv"),
+}
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3

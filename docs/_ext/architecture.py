@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "tests" / "unit" / "core" / "test_layers.py"
+TABLE = next((ROOT / "tests").rglob("test_layers.py"))
 PACKAGE = ROOT / "streamkit"
 
 WIDTH, HEIGHT, GAP, MARGIN = 150, 34, 26, 20

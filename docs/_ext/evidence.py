@@ -1,20 +1,27 @@
-"""Tables from the records in ``docs/evidence``: what was measured, and on what.
+"""Tables and plots from the records in ``docs/evidence``: what was measured, and on what.
 
-On a phone each row becomes a list without its head, so each cell says what it is.
+On a phone each row becomes a list without its head, so each cell says what it is. The plots take
+their colours from ``streamkit.css``. Bars are boxes and their words are text of the page, because
+an image would shrink on a phone.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import runpy
 import tomllib
 from collections import Counter
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamkit._queues.registry import LIBRARIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FOLDER = Path(__file__).parents[1] / "evidence"
 SUITE = FOLDER.parents[1] / "tests" / "gpu" / "evidence.py"
@@ -72,13 +79,6 @@ def suite() -> dict[str, Any]:
     return runpy.run_path(str(SUITE))
 
 
-@functools.cache
-def meanings() -> dict[str, str]:
-    """Return the hash that the record of each file of GPU tests would note now."""
-    found: dict[str, str] = suite()["meanings"]()
-    return found
-
-
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
@@ -131,20 +131,23 @@ def _runs(name: str) -> list[dict[str, Any]]:
     record = read(name)
     if "runs" not in record:
         return [record]
-    runs = [{**run, "tally": Counter()} for run in record["runs"]]
+    runs = {key: {**run, "tally": Counter[str]()} for key, run in record["runs"].items()}
     for one in record["files"].values():
-        for case, outcome in one["cases"].items():
-            runs[one["earlier"].get(case, one["run"])]["tally"][outcome] += 1
-    return runs
+        tally = runs[one["run"]]["tally"]
+        tally["passed"] += one["passed"] - len(one["earlier"])
+        tally.update({outcome: len(cases) for outcome, cases in one["others"].items()})
+        for run in one["earlier"].values():
+            runs[run]["tally"]["passed"] += 1
+    return list(runs.values())
 
 
 def gpu_share() -> str:
     """Return in a sentence how much of the GPU tests' record is of the source of this site."""
-    record, now = read("gpu.json"), meanings()
+    record, now = read("gpu.json"), suite()["meanings"]()
     told = (
         f"The record of the GPU tests is of this site's source in {suite()['share'](record, now)}"
     )
-    if all(suite()["is_fresh"](record, name, now) for name in now):
+    if suite()["fresh"](record, now) == list(now):
         return f"{told}."
     return f"{told}; what the other files reach has changed since they ran."
 
@@ -209,19 +212,15 @@ def counts() -> str:
     return "\n".join(lines)
 
 
-OLDER = "The record at hand is older than what belongs here: `tox -e bench` measures it."
-
-
 def python_cost() -> str:
     """Return, of each row over its bound, what is not Python's own cost, as a list."""
-    timed = [row for row in read("bench.json")["rows"] if row.get("bare_ns")]
     lines = [
         f"- `{row['name']}`: {_time(row['bare_ns'])} of {_time(row['ours_ns'])}; the bound allows "
         f"{_time(row['at_most'] * row['theirs_ns'])}"
-        for row in timed
-        if not row["met"]
+        for row in read("bench.json")["rows"]
+        if row["bare_ns"] and not row["met"]
     ]
-    return "\n".join(lines) or ("- none is over its bound" if timed else OLDER)
+    return "\n".join(lines) or "- none is over its bound"
 
 
 def lateness() -> str:
@@ -233,16 +232,16 @@ def lateness() -> str:
             f"at most {row['at_most_us']:.0f} µs: {'within' if row['met'] else '**over**'}",
             f"{row['ours_core']:.2f} of a core, theirs {row['theirs_core']:.2f}",
         ]
-        for row in read("bench.json").get("lateness", [])
+        for row in read("bench.json")["lateness"]
     ]
     head = ["wait", "how late", "bound", "what it takes"]
-    return table(head, rows) if rows else OLDER
+    return table(head, rows)
 
 
 def growth() -> str:
     """Return each curve's numbers: of both sides, for the least count and the greatest."""
     rows = []
-    for curve in read("bench.json").get("curves", []):
+    for curve in read("bench.json")["curves"]:
         first, last = curve["points"][0], curve["points"][-1]
         rows.append(
             [
@@ -252,14 +251,14 @@ def growth() -> str:
                 f"theirs {_time(first['theirs_ns'])} to {_time(last['theirs_ns'])}",
             ]
         )
-    return table(["operation", "beside", "StreamKit", "theirs"], rows) if rows else OLDER
+    return table(["operation", "beside", "StreamKit", "theirs"], rows)
 
 
 def end_to_end() -> str:
     """Return what the whole program takes in each way; README.md has the same table."""
-    ways = read("bench.json").get("end_to_end", [])
+    ways = read("bench.json")["end_to_end"]
     rows = [[named(way), f"{way['ms']:.2f} ms"] for way in ways]
-    return table(["100 steps of torch, CuPy and Warp", "time"], rows) if rows else OLDER
+    return table(["100 steps of torch, CuPy and Warp", "time"], rows)
 
 
 def named(way: dict[str, Any]) -> str:
@@ -269,9 +268,7 @@ def named(way: dict[str, Any]) -> str:
 
 def gains() -> str:
     """Return what a user gains, in three lines."""
-    took = {way["name"]: way["ms"] for way in read("bench.json").get("end_to_end", [])}
-    if not took:
-        return OLDER
+    took = {way["name"]: way["ms"] for way in read("bench.json")["end_to_end"]}
     own, scope, graph = took["nested managers a step"], took["one scope"], took["one graph"]
     step = took["a scope a step"]
     lines = [
@@ -291,10 +288,10 @@ def memory() -> str:
             f"**{row['ours_bytes'] / 1e6:.0f} MB**, theirs {row['theirs_bytes'] / 1e6:.0f} MB",
             f"at most {row['at_most']:.2f} of theirs: {'within' if row['met'] else '**over**'}",
         ]
-        for row in read("bench.json").get("memory", [])
+        for row in read("bench.json")["memory"]
     ]
     head = ["who shares", "each uses", "most at a time", "bound"]
-    return table(head, rows) if rows else OLDER
+    return table(head, rows)
 
 
 STEP = {"with s:, three libraries, blocking stream": 3, "b.wait(a)": 2}
@@ -315,3 +312,97 @@ def a_step() -> str:
 
 def _time(ns: float) -> str:
     return f"{ns / MICROSECOND:.2f} µs" if ns >= MICROSECOND else f"{ns:.0f} ns"
+
+
+# -- plots ------------------------------------------------------------------------------------
+
+
+GAINED = {  # a curve's name and what it counts, and what it is called on a page for users
+    (
+        "with s:, three libraries, torch's pool stream",
+        "known streams",
+    ): "A scope of all three",
+    ("with sk.use(q, libraries=('torch', 'cupy'))", "threads"): "A scope of two, in many threads",
+    ("s.wait(native stream), wrapped by nobody", "known streams"): "A wait for another library",
+}
+
+
+def plot_gains() -> str:
+    """Return the curves of what users do most, with their words."""
+    return _panels(
+        (f"{GAINED[key]}, against {escape(curve['against'])}", curve)
+        for curve in read("bench.json")["curves"]
+        if (key := (curve["name"], curve["over"])) in GAINED
+    )
+
+
+def plot_growth() -> str:
+    """Return all curves."""
+    return _panels(
+        (f"<code>{escape(curve['name'])}</code> against {escape(curve['against'])}", curve)
+        for curve in read("bench.json")["curves"]
+    )
+
+
+def plot_end_to_end() -> str:
+    """Return a bar for each way of doing the same work."""
+    ways = read("bench.json")["end_to_end"]
+    longest = max(way["ms_high"] for way in ways)
+    lines = ['<div class="bars">']
+    for way in ways:
+        low, high = (100 * way[name] / longest for name in ("ms_low", "ms_high"))
+        lines += [
+            f"<p>{escape(named(way))}</p>",
+            (
+                f'<div class="line"><div class="axis">'
+                f'<i class="met" style="width: {100 * way["ms"] / longest:.1f}%"></i>'
+                f'<i class="spread" style="left: {low:.1f}%; width: {high - low:.1f}%"></i></div>'
+                f"<b>{way['ms']:.2f} ms</b></div>"
+            ),
+        ]
+    return "\n".join([*lines, "</div>"])
+
+
+def _panels(curves: Iterable[tuple[str, dict[str, Any]]]) -> str:
+    legend = '<p class="legend"><i class="ours"></i> StreamKit <i class="theirs"></i> theirs</p>'
+    return "\n".join(['<div class="panels">', legend, *(_panel(*one) for one in curves), "</div>"])
+
+
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 320, 180, 52, 10, 28, 44
+
+
+def _panel(words: str, curve: dict[str, Any]) -> str:
+    """Return one panel: its words, which are HTML, and the lines of both sides in microseconds."""
+    counts = [point["count"] for point in curve["points"]]
+    sides = {
+        side: [point[f"{side}_ns"] / MICROSECOND for point in curve["points"]]
+        for side in ("theirs", "ours")
+    }
+    most = max(*sides["theirs"], *sides["ours"])
+
+    def at(count: float, value: float) -> str:
+        along = math.log(count / counts[0]) / (math.log(counts[-1] / counts[0]) or 1)
+        across = LEFT + along * (WIDTH - LEFT - RIGHT)
+        down = TOP + (1 - value / most / 1.1) * (HEIGHT - TOP - BOTTOM)
+        return f"{across:.1f},{down:.1f}"
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">']
+    for value in (0, most):
+        line = at(counts[0], value)
+        parts.append(f'<path class="rule" d="M{line} L{at(counts[-1], value)}"/>')
+        down = float(line.split(",")[1]) + 4
+        parts.append(f'<text class="end" x="{LEFT - 8}" y="{down:.1f}">{value:.3g}</text>')
+    for count in counts:
+        across = at(count, 0).split(",")[0]
+        parts.append(f'<text class="mid" x="{across}" y="{HEIGHT - 26}">{count:,}</text>')
+    for side, values in sides.items():
+        places = list(map(at, counts, values))
+        parts.append(f'<polyline class="{side}" points="{" ".join(places)}"/>')
+        for place in places:
+            across, _, down = place.partition(",")
+            parts.append(f'<circle class="{side}" cx="{across}" cy="{down}" r="3.5"/>')
+    parts.append(
+        f'<text class="mid" x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}">'
+        f"µs each, over {escape(curve['over'])}</text></svg>"
+    )
+    return f'<div role="img" tabindex="0"><p>{words}</p>{"".join(parts)}</div>'

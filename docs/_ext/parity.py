@@ -1,15 +1,19 @@
-"""What each stream class of other libraries is in StreamKit: the tables of ``docs/parity``.
+"""What other libraries' streams, calls and arguments are in StreamKit.
 
-A row says what one member of another library's class is in StreamKit, or why it is not offered, and
-names the tests that show it. A test compares the rows with the real classes.
+``docs/parity`` has a table for each stream class. A row says what one member is in StreamKit, or
+why it is not offered, and names the tests that show it. A test compares the rows with the real
+classes. The porting page is made from the rows from which our objects answer other names.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from streamkit._queues import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,3 +108,45 @@ def consumers_evidence() -> str:
             shown.append(f"read in {row['read']}; not run here")
         lines.append(f"- {row['name']}: {'; '.join(shown)}")
     return "\n".join(lines)
+
+
+# -- the porting page -------------------------------------------------------------------------
+
+# What is written with one of these shows itself whose it is; a method does not.
+_SHOWS_ITS_LIBRARY = re.compile(r"\b(torch|cupy|wp|tvm_ffi)\.")
+_OWN_NAMES = re.compile(r"^(?:s|e|g|c|start|tensor|device|kernel)\.")  # which a reader chooses
+
+
+def porting() -> str:
+    """Return the table in Markdown: by section, what is written today and what is written here."""
+    rows: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for library in registry.LIBRARIES:
+        for row in library.names:
+            if row.section:
+                here = f"`{row.ours}`{row.more}"
+                today = rows.setdefault(row.section, {}).setdefault(here, {})
+                today.setdefault(row.written, []).append(library.label)
+    lines = ["| what you write today | StreamKit |", "|---|---|"]
+    for section, found in rows.items():
+        lines.append(f"| **{section}** | |")
+        lines += [f"| {_today(today)} | {here} |" for here, today in found.items()]
+    return "\n".join(lines)
+
+
+def calls() -> list[str]:
+    """Return the calls and members that stand in the first column, for the index."""
+    written = " ".join(
+        row.written for one in registry.LIBRARIES for row in one.names if row.section
+    )
+    return sorted({_OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", written)})
+
+
+def _today(written: dict[str, list[str]]) -> str:
+    return ", ".join(
+        _code(line) + ("" if _SHOWS_ITS_LIBRARY.search(line) else f" ({', '.join(labels)})")
+        for line, labels in written.items()
+    )
+
+
+def _code(line: str) -> str:
+    return line if "`" in line else f"`{line}`"

@@ -1,10 +1,10 @@
 """What the driver at hand does, as a record: run on the emulated driver and on hardware.
 
-python tests/emulator/differential.py --out FILE [SECTION ... | --without SECTION ...]
+python tests/emulator/differential.py [--out FILE] [SECTION ... | --without SECTION ...]
 
-With sections, the others stay in the file as they were recorded. Each observation is a code, a
-count or a comparison, so that two drivers can be compared. Nothing waits for long: gates open by
-themselves, and after three minutes the script ends with a traceback.
+FILE is the record of a real driver. With sections, the others stay in it as they were recorded.
+Each observation is a code, a count or a comparison, so that two drivers can be compared. Nothing
+waits for long: gates open by themselves, and after three minutes the script ends with a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import faulthandler
-import json
 import os
 import platform
 import sys
@@ -24,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from cuda.bindings import driver
 
 from emulator.observations import (
+    RECORD,
     captures,
     copies,
     facts,
@@ -33,9 +33,11 @@ from emulator.observations import (
     parameters,
     pools,
     queues,
+    read,
     source_hash,
     updates,
     work,
+    write,
 )
 from emulator.observations.probe import code, device_count, ok, primary
 
@@ -120,7 +122,7 @@ def record(names, without=()):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, help="where to write the record; else printed")
+    parser.add_argument("--out", type=Path, default=RECORD, help="where to write the record")
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="else all of them")
     parser.add_argument("--without", nargs="*", choices=SECTIONS, default=[], metavar="SECTION")
     arguments = parser.parse_args()
@@ -136,20 +138,16 @@ def main():
         "python": platform.python_version(),
     }
     sections = {}
-    if arguments.sections and arguments.out and arguments.out.exists():
-        sections = json.loads(arguments.out.read_text())
+    if arguments.sections and arguments.out.exists():
+        sections = read(arguments.out)
     for name, seen in observed.items():
         file = (SECTIONS.get(name) or queues.before_cuinit).__module__.rpartition(".")[2]
         sections[name] = {
             **made, "file": file, "source": source_hash(file), "observations": seen,
         }  # fmt: skip
-    text = json.dumps(sections, indent=1)
-    if arguments.out:
-        arguments.out.write_text(text + "\n")
-        counts = ", ".join(f"{name} {len(seen)}" for name, seen in observed.items())
-        print(f"{arguments.out}: {counts}")
-    else:
-        print(text)
+    write(arguments.out, sections)
+    counts = ", ".join(f"{name} {len(seen)}" for name, seen in observed.items())
+    print(f"{arguments.out}: {counts}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Run the GPU suite and record what it showed: ``docs/evidence/gpu.json``.
 
 python tests/gpu/evidence.py            run the files whose record is stale or absent, record them
-python tests/gpu/evidence.py test_a.py  run these files; --all runs each
+python tests/gpu/evidence.py test_a.py  run these files
 python tests/gpu/evidence.py --check    say what is recorded of this source, and what is to be run
 python tests/gpu/evidence.py --jobs 8   in 8 processes (pytest-xdist), then those marked ``alone``
 python tests/gpu/evidence.py --out FILE -- -x    elsewhere, and with options for pytest
 python tests/gpu/evidence.py --merge FILE        put such a record into the one of the repository
 
 A file is stale once the meaning of what it reaches has changed: tests/support/meaning.py. What runs
-is the checkout around this file, wherever else a streamkit is installed. The check needs no GPU,
-but the libraries: it asks pytest for the cases. Besides 0 it exits with 4 if all is of this source,
-and a machine had one GPU or not every consumer, with 3 if files are stale and the rest is sound,
-with 1 if a case failed or an entry cannot be explained, with 2 if it cannot tell.
+is the checkout around this file, wherever else a streamkit is installed. The check needs neither a
+GPU nor the libraries. Besides 0 it exits with 4 if all is of this source, and a machine had one GPU
+or not every consumer, with 3 if files are stale and the rest is sound, with 1 if a case failed or
+was skipped for another reason, or a file has no entry, with 2 if it cannot tell.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime as dt
+import hashlib
 import importlib.metadata
-import importlib.util
 import io
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SUITE = "tests/gpu"
+SUITE = ROOT / "tests" / "gpu"
 RECORD = ROOT / "docs" / "evidence" / "gpu.json"
 HOLDS, SHOWS_NOTHING, CANNOT_TELL, STALE, IN_PART = range(5)  # exit statuses of --check
 NEEDS_TWO, NEEDS_CONSUMER = "needs two GPUs", "needs a consumer"
@@ -47,12 +48,18 @@ PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ff
             "nvidia-dali-cuda130", "pylibcudf-cu13", "pylibraft-cu13", "pynvvideocodec",
             "cupti-python", "numpy", "pytest")  # fmt: skip
 
-EVERYTHING = "Use the Python of a lane with all libraries: tox -e 3.13-all-cu13-nogpu-emulated."
-
 Record = dict[str, Any]
+"""``runs`` by an id; of each of ``files`` by its name the hash of what it ``reaches``, its ``run``,
+how many cases ``passed``, the ``others`` by what came of them, and those that an ``earlier`` run of
+the same source passed, because ``run`` lacked a GPU or a consumer."""
 
 
-# -- the source -------------------------------------------------------------------------------
+# -- the suite --------------------------------------------------------------------------------
+
+
+def files() -> dict[str, Path]:
+    """The files of the suite by name: one keeps its record when it moves to another folder."""
+    return {path.name: path for path in sorted(SUITE.rglob("test_*.py"), key=lambda one: one.name)}
 
 
 def meanings() -> dict[str, str]:
@@ -63,169 +70,148 @@ def meanings() -> dict[str, str]:
     finally:
         del sys.path[0]
     meaning.forget()
-    names = sorted(path.name for path in (ROOT / SUITE).glob("test_*.py"))
-    return {name: meaning.meaning(f"{SUITE}/{name}") for name in names}
+    paths = {name: path.relative_to(ROOT).as_posix() for name, path in files().items()}
+    return {name: meaning.meaning(path) for name, path in paths.items()}
 
 
-def name_of(nodeid: str) -> str:
-    return nodeid.removeprefix(f"{SUITE}/")
-
-
-class Collector:
-    """A pytest plugin that keeps the cases, what came of each, and the files without any."""
+class Cases:
+    """A pytest plugin that keeps, by file, its cases and what came of each."""
 
     def __init__(self) -> None:
-        self.collected: set[str] = set()
-        self.left_out: list[str] = []
-        self.cases: dict[str, str] = {}
-
-    def pytest_collectreport(self, report: Any) -> None:
-        if report.outcome != "passed":
-            self.left_out.append(name_of(report.nodeid))
+        self.collected: dict[str, set[str]] = {}
+        self.outcomes: dict[str, dict[str, str]] = {}
 
     def pytest_collection_finish(self, session: Any) -> None:
-        self.collected.update(name_of(item.nodeid) for item in session.items)
+        for item in session.items:
+            path, _, case = item.nodeid.partition("::")
+            self.collected.setdefault(Path(path).name, set()).add(case)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
-            name = name_of(report.nodeid)
+            path, _, case = report.nodeid.partition("::")
             outcome = "failed" if report.failed else report.outcome
             if outcome == "skipped":
                 reason = str(report.longrepr)
                 outcome = next((NEEDS[words] for words in NEEDS if words in reason), outcome)
-            if self.cases.get(name) != "failed":  # one that crashed its process is tried again
-                self.cases[name] = outcome
+            found = self.outcomes.setdefault(Path(path).name, {})
+            if found.get(case) != "failed":  # one that crashed its process is tried again
+                found[case] = outcome
 
 
-def run_pytest(collector: Collector, files: list[str], *options: str) -> int:
+def run_pytest(cases: Cases, names: list[str], *options: str) -> int:
     import pytest
 
-    suite = [*(str(ROOT / SUITE / name) for name in files), "-q", "--rootdir", str(ROOT)]
-    return int(pytest.main([*suite, *options], plugins=[collector]))
-
-
-def collect(files: list[str]) -> tuple[Collector, str]:
-    """The cases of files, and what pytest said if it could not collect each."""
-    collector, said = Collector(), io.StringIO()
-    if not files:
-        return collector, ""
-    with contextlib.redirect_stdout(said):
-        status = run_pytest(collector, files, "--collect-only")
-    return collector, said.getvalue()[-2000:] if status or collector.left_out else ""
-
-
-def cases_of(file: str, cases: Any) -> set[str]:
-    return {case for case in cases if case.partition("::")[0] == file}
+    suite = [*(str(files()[name]) for name in names), "-q", "--rootdir", str(ROOT)]
+    return int(pytest.main([*suite, *options], plugins=[cases]))
 
 
 # -- the record -------------------------------------------------------------------------------
 
 
-def read(path: Path = RECORD) -> Record:
-    if not path.exists():
-        return {"runs": [], "files": {}}
-    record: Record = json.loads(path.read_text(encoding="utf-8"))
-    return record
+def read(path: Path) -> Record:
+    empty: Record = {"runs": {}, "files": {}}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty
 
 
 def write(path: Path, record: Record) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    """Write a line for each run and for each file."""
+    parts = (
+        f'"{part}": {{\n'
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in entries.items())
+        + "\n}"
+        for part, entries in record.items()
+    )
+    path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
-def outcomes(record: Record) -> dict[str, str]:
-    """Each case with what came of it."""
-    return {case: found for one in record["files"].values() for case, found in one["cases"].items()}
+def entry(reaches: str, run: str, outcomes: dict[str, str]) -> Record:
+    """What is recorded of a file that has just run."""
+    others: dict[str, list[str]] = {}
+    for case, outcome in sorted(outcomes.items()):
+        if outcome != "passed":
+            others.setdefault(outcome, []).append(case)
+    passed = list(outcomes.values()).count("passed")
+    return {"reaches": reaches, "run": run, "passed": passed, "others": others, "earlier": {}}
+
+
+def together(was: Record, one: Record) -> Record:
+    """The later entry, and what the one before shows beyond it: a consumer or a GPU was there."""
+    lacked = {case for cases in was["others"].values() for case in cases}
+    others, earlier = dict(one["others"]), dict(one["earlier"])
+    for need in (NEEDS_TWO, NEEDS_CONSUMER):
+        cases = others.pop(need, [])
+        shown = [case for case in cases if case not in lacked]
+        earlier |= {case: was["earlier"].get(case, was["run"]) for case in shown}
+        if left := [case for case in cases if case in lacked]:
+            others[need] = left
+    passed = one["passed"] + len(earlier) - len(one["earlier"])
+    return {**one, "passed": passed, "others": others, "earlier": earlier}
 
 
 def merged(old: Record, new: Record, now: dict[str, str]) -> Record:
-    """Both in one: of each file the new entry, unless only the old one is of this source.
-
-    What the old entry shows beyond the new one, of the same source, stays: a consumer was there.
-    """
-    runs = [*old["runs"], *new["runs"]]
-    files = {}
-    for name in sorted({*old["files"], *new["files"]} & now.keys()):
-        was, one = old["files"].get(name), new["files"].get(name)
-        if one is not None:
-            one = {**one, "run": one["run"] + len(old["runs"]), "cases": dict(one["cases"])}
-            earlier = {case: run + len(old["runs"]) for case, run in one["earlier"].items()}
-            if was is not None and was["hash"] == one["hash"]:
-                for case, found in one["cases"].items():
-                    if found in (NEEDS_TWO, NEEDS_CONSUMER) and was["cases"].get(case) == "passed":
-                        one["cases"][case] = "passed"
-                        earlier[case] = was["earlier"].get(case, was["run"])
-            one["earlier"] = earlier
-        files[name] = (
-            was if one is None or (was and one["hash"] != now[name] == was["hash"]) else one
-        )
-    used = sorted({run for one in files.values() for run in (one["run"], *one["earlier"].values())})
-    for name, one in files.items():
-        earlier = {case: used.index(run) for case, run in one["earlier"].items()}
-        files[name] = {**one, "run": used.index(one["run"]), "earlier": earlier}
-    return {"runs": [runs[run] for run in used], "files": files}
+    """Both in one: of each file the new entry, unless only the old one is of this source."""
+    found = dict(old["files"])
+    for name, one in new["files"].items():
+        was = found.get(name)
+        if was and was["reaches"] == one["reaches"]:
+            found[name] = together(was, one)
+        elif not was or was["reaches"] != now.get(name):
+            found[name] = one
+    found = {name: found[name] for name in sorted(found.keys() & now.keys())}
+    used = {run for one in found.values() for run in (one["run"], *one["earlier"].values())}
+    runs = {**old["runs"], **new["runs"]}
+    return {"runs": {run: runs[run] for run in runs if run in used}, "files": found}
 
 
-def first(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def tally(entries: Any) -> Counter[str]:
+    """How many cases ended how."""
+    found = Counter[str]()
+    for one in entries:
+        found["passed"] += one["passed"]
+        found.update({outcome: len(cases) for outcome, cases in one["others"].items()})
+    return found
 
 
-def is_fresh(record: Record, name: str, now: dict[str, str]) -> bool:
-    return name in record["files"] and record["files"][name]["hash"] == now[name]
+def fresh(record: Record, now: dict[str, str]) -> list[str]:
+    """The files whose entry is of this source."""
+    return [name for name in now if record["files"].get(name, {}).get("reaches") == now[name]]
 
 
 def share(record: Record, now: dict[str, str]) -> str:
     """How much of a record is of this source."""
-    fresh = [name for name in now if is_fresh(record, name, now)]
-    count = sum(len(record["files"][name]["cases"]) for name in fresh)
-    return f"{len(fresh)} of {len(now)} files, {count:,} of {len(outcomes(record)):,} cases"
+    names, entries = fresh(record, now), record["files"]
+    count = tally(entries[name] for name in names).total()
+    total = tally(entries.values()).total()
+    return f"{len(names)} of {len(now)} files, {count:,} of {total:,} cases"
 
 
 def flaws(record: Record, now: dict[str, str]) -> list[str]:
     """What in a record is failed or unexplained, whatever its source."""
     found = [f"{name} has no entry" for name in now if name not in record["files"]]
-    for name in now.keys() & record["files"].keys():
-        one = record["files"][name]
-        if not one["cases"]:
-            found.append(f"{name} has no case")
-        for case, outcome in one["cases"].items():
-            allowed = {"passed", NEEDS_CONSUMER}
-            if len(record["runs"][one["earlier"].get(case, one["run"])]["devices"]) == 1:
-                allowed.add(NEEDS_TWO)
-            if outcome not in allowed:
-                found.append(f"{case} {outcome}")
+    for name, one in record["files"].items():
+        has_two = len(record["runs"][one["run"]]["devices"]) > 1
+        allowed = {NEEDS_CONSUMER} if has_two else {NEEDS_CONSUMER, NEEDS_TWO}
+        for outcome in one["others"].keys() - allowed:
+            found += [f"{name}::{case} {outcome}" for case in one["others"][outcome]]
     return sorted(found)
 
 
 def check() -> int:
-    record = read()
     try:
         now = meanings()
-        fresh = [name for name in now if is_fresh(record, name, now)]
-        collector, said = collect(fresh)
     except ModuleNotFoundError as missing:
-        print(f"the record cannot be compared: {missing}. {EVERYTHING}")
+        print(f"the record cannot be compared: {missing}")
         return CANNOT_TELL
-    if said:
-        left_out = first(collector.left_out)
-        print(f"the record cannot be compared: not collected here: {left_out}. {EVERYTHING}")
-        print(said)
-        return CANNOT_TELL
+    record = read(RECORD)
     print(f"{share(record, now)} are of this source")
-    bad = flaws(record, now)
-    for name in fresh:
-        if wrong := sorted(
-            cases_of(name, collector.collected) ^ record["files"][name]["cases"].keys()
-        ):
-            bad.append(f"the cases of {name} are not those of its record: {first(wrong)}")
-    if stale := [name for name in now if name not in fresh]:
+    if stale := [name for name in now if name not in fresh(record, now)]:
         print(f"{len(stale)} are stale or absent; to run them:")
-        print(f"python {SUITE}/evidence.py {' '.join(stale)}")
-    counted = Counter(outcomes(record).values())
+        print(f"python tests/gpu/evidence.py {' '.join(stale)}")
+    counted = tally(record["files"].values())
     lacking = [f"{counted[need]} {need}" for need in (NEEDS_TWO, NEEDS_CONSUMER) if counted[need]]
     print(f"{counted['passed']:,} cases passed", *lacking, sep=", ")
-    if bad:
-        print(f"{len(bad)} failed or unexplained: {first(bad)}")
+    if bad := flaws(record, now):
+        print(f"{len(bad)} failed or unexplained:", *bad[:3], sep="\n")
         return SHOWS_NOTHING
     return STALE if stale else IN_PART if lacking else HOLDS
 
@@ -253,31 +239,46 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(out: Path, files: list[str], jobs: int, options: list[str]) -> int:
+def commit() -> str:
+    """The commit that is checked out; a copy of the tree on another machine may not know it."""
+    ask = ["git", "rev-parse", "--short", "HEAD"]
+    with contextlib.suppress(OSError):
+        return subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return ""
+
+
+def identity(made: Record) -> str:
+    return hashlib.sha256(json.dumps(made).encode()).hexdigest()[:8]
+
+
+def run(chosen: argparse.Namespace, names: list[str], options: list[str]) -> int:
     """Run files, and record those of which each case ran."""
-    now, collector = meanings(), Collector()
+    now, cases = meanings(), Cases()
     passes = [["-m", "gpu"]]
-    if jobs > 1:
-        parallel = ["-n", str(jobs), "--dist", "loadfile"]
+    if chosen.jobs > 1:
+        parallel = ["-n", str(chosen.jobs), "--dist", "loadfile"]
         passes = [["-m", "gpu and not alone", *parallel], ["-m", "gpu and alone"]]
-    statuses = [run_pytest(collector, files, *chosen, *options) for chosen in passes]
+    statuses = [run_pytest(cases, names, *part, *options) for part in passes]
     if meanings() != now:
         print("the source has changed since the suite began: nothing is recorded")
         return 1
-    whole, _ = collect(files)
-    names, cuda = devices()
-    made = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "devices": names,
-            "cuda_driver": cuda, "versions": versions()}  # fmt: skip
+    whole = Cases()
+    with contextlib.redirect_stdout(io.StringIO()):
+        run_pytest(whole, names, "--collect-only")
+    gpus, cuda = devices()
+    made = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "commit": chosen.commit.strip(),
+            "devices": gpus, "cuda_driver": cuda, "versions": versions()}  # fmt: skip
+    made_id = identity(made)
     entries = {}
-    for name in files:
-        cases = cases_of(name, collector.cases)
-        if cases and cases == cases_of(name, whole.collected):
-            found = {case: collector.cases[case] for case in sorted(cases)}
-            entries[name] = {"hash": now[name], "run": 0, "earlier": {}, "cases": found}
+    for name in names:
+        outcomes = cases.outcomes.get(name, {})
+        if outcomes and outcomes.keys() == whole.collected.get(name):
+            entries[name] = entry(now[name], made_id, outcomes)
         else:
-            print(f"{name} is not recorded: {len(cases)} of its cases ran, and that is not each")
-    write(out, merged(read(out), {"runs": [made], "files": entries}, now))
-    print(f"{out}: {dict(Counter(collector.cases.values()))} on {names}")
+            print(f"{name} is not recorded: {len(outcomes)} of its cases ran, and that is not each")
+    write(chosen.out, merged(read(chosen.out), {"runs": {made_id: made}, "files": entries}, now))
+    ended = Counter(one for outcomes in cases.outcomes.values() for one in outcomes.values())
+    print(f"{chosen.out}: {dict(ended)} on {gpus}")
     return next((status for status in statuses if status not in (0, 5)), 0)  # 5: nothing was chosen
 
 
@@ -286,10 +287,6 @@ def use_the_checkout() -> None:
     sys.path.insert(0, str(ROOT))
     paths = [str(ROOT), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    found = importlib.util.find_spec("streamkit")  # pytest warns of a plugin that is imported
-    if found is None or Path(found.origin or "").resolve().parent != ROOT / "streamkit":
-        where = found.origin if found else "nowhere"
-        sys.exit(f"this is the suite of {ROOT}, and streamkit comes from {where}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -300,9 +297,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="does the record hold?")
     parser.add_argument("--merge", type=Path, metavar="FILE", help="add a record made elsewhere")
-    parser.add_argument("--all", action="store_true", help="run each file")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes")
     parser.add_argument("--out", type=Path, default=RECORD, help="where to write the record")
+    parser.add_argument("--commit", default=commit(), help="whose source it is, where git is not")
     parser.add_argument("files", nargs="*", help="those to run; options for pytest follow --")
     chosen = parser.parse_args(given)
     use_the_checkout()
@@ -314,15 +311,15 @@ def main(arguments: list[str] | None = None) -> int:
         write(chosen.out, record)
         print(f"{share(record, now)} are of this source")
         return 0
-    files = [Path(name).name for name in chosen.files]
-    if unknown := [name for name in files if name not in now]:
-        parser.error(f"no file of the suite: {first(unknown)}")
-    record = read()
-    files = files or [name for name in now if chosen.all or not is_fresh(record, name, now)]
-    if not files:
-        print("each file's record is of this source: --all runs them again")
+    names = [Path(name).name for name in chosen.files]
+    if unknown := [name for name in names if name not in now]:
+        parser.error(f"no file of the suite: {', '.join(unknown)}")
+    is_fresh = fresh(read(RECORD), now)
+    names = names or [name for name in now if name not in is_fresh]
+    if not names:
+        print("each file's record is of this source")
         return 0
-    return run(chosen.out, files, chosen.jobs, options)
+    return run(chosen, names, options)
 
 
 if __name__ == "__main__":

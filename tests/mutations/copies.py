@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
 TIERS = ("unit", "nogpu", "emulated")
@@ -22,7 +22,7 @@ NEEDED = (".ci", "streamkit", "tests", "docs", "examples")  # and the files besi
 LIMIT = 120.0
 """Seconds that the tests of one fault may take."""
 
-PASSED, FAILED, NONE_RAN = 0, 1, 5  # pytest's exit statuses; most others mean that it could not
+PASSED, FAILED = 0, 1  # pytest's exit statuses; others mean that it could not, or had to end
 
 _DRIVER, _COMPILER = "driver", "cc"  # in a copy: see compile_once
 _times = itertools.count(1)
@@ -87,29 +87,23 @@ def environment(tree: Path, tier: str) -> dict[str, str]:
     return found
 
 
-def run_tests(
-    tree: Path,
-    tests: Iterable[str],
-    options: Iterable[str] = ("-x",),
-    variables: Mapping[str, str] | None = None,
-    limit: float | None = None,
-) -> tuple[int | None, str]:
+def run_tests(tree: Path, tests: Iterable[str]) -> tuple[int | None, str]:
     """pytest's exit status and what it said; None if the time was over."""
     tests = list(tests)
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-p", "no:cacheprovider"]
     command += ["-p", "no:streamkit"]  # our own plugin, with a fault in it, could skip tests
     log = tree / "pytest.log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, *options, *tests],
+            [*command, *tests],
             cwd=tree,
-            env={**environment(tree, tier_of(tests[0])), **(variables or {})},
+            env=environment(tree, tier_of(tests[0])),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a group, which can be ended with its children
         )
         try:
-            status = process.wait(limit or LIMIT)
+            status = process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             status = None
         finally:

@@ -12,8 +12,6 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutations.faults import Fault
-
 LIST = Path(__file__).with_name("listed.toml")
 PACKAGE = "streamkit"
 
@@ -36,8 +34,8 @@ class Listed:
     tests: tuple[str, ...]
 
 
-def read(path: Path = LIST) -> list[Listed]:
-    entries = tomllib.loads(path.read_text())["fault"]
+def read() -> list[Listed]:
+    entries = tomllib.loads(LIST.read_text())["fault"]
     return [Listed(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
@@ -67,11 +65,11 @@ class Definitions:
     """All modules, classes and functions of the package in a tree."""
 
     def __init__(self, root: Path) -> None:
-        self.sources: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         self._found: dict[str, list[tuple[str, str, list[Span]]]] = {}  # by each end of their paths
         for path in sorted((root / PACKAGE).rglob("*.py")):
             file = path.relative_to(root)
-            source = self.sources[file.as_posix()] = path.read_text()
+            source = self._sources[file.as_posix()] = path.read_text()
             module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
             for name, spans in _spans(source).items():
                 parts = (module + name).split(".")
@@ -79,24 +77,16 @@ class Definitions:
                     one = module + name, file.as_posix(), spans
                     self._found.setdefault(".".join(parts[start:]), []).append(one)
 
-    def find(self, where: str) -> tuple[str, str, list[Span]]:
-        """The dotted path, the file and the lines of the one definition whose path ends so."""
-        ends = self._found.get(where, [])
-        if not ends:
-            raise DoesNotApplyError(f"nothing in {PACKAGE} is called {where}")
-        if len(ends) > 1:
-            raise DoesNotApplyError(f"{where} may be any of {', '.join(path for path, *_ in ends)}")
-        return ends[0]
-
-    def fault(self, listed: Listed) -> Fault:
-        """What a listed fault changes."""
-        path, file, spans = self.find(listed.where)
-        source, old = self.sources[file], listed.old
+    def plant(self, listed: Listed) -> tuple[str, str]:
+        """The file that a fault changes, and what it is with the fault."""
+        ends = self._found.get(listed.where, [])
+        if len(ends) != 1:
+            known = ", ".join(path for path, *_ in ends) or "nothing"
+            raise DoesNotApplyError(f"{listed.where} may be any of {known}")
+        path, file, spans = ends[0]
+        source, old = self._sources[file], listed.old
         count = sum(source.count(old, *span) for span in spans)
         if count != 1:
             raise DoesNotApplyError(f"{path} has the old text {count} times")
         at = max(source.find(old, *span) for span in spans)  # -1 in the other spans
-        line = source.count("\n", 0, at) + 1
-        start = len(source[:at].encode())
-        end = start + len(old.encode())
-        return Fault(file, listed.name, start, end, listed.new, (line, line), path)
+        return file, source[:at] + listed.new + source[at + len(old) :]

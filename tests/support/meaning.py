@@ -15,17 +15,16 @@ import functools
 import hashlib
 import re
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from support.documents import PAGES, ROOT, blocks, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from support.documents import Block
 
-ALWAYS = ("tests/conftest.py", "tests/gpu/conftest.py", "pyproject.toml")
 FOLDERS = {"examples": "examples", "plugin/src": "tests/plugin/src"}
 """Strings by which a test finds files that are no modules, and where they are."""
 PAGES_ARE = {"docs", "README.md"}
@@ -321,7 +320,9 @@ def code_of(page: Path) -> list[Block]:
 def reached(test: str) -> set[str]:
     """The files that a file of tests reaches, itself included, by their paths from the root."""
     found: set[str] = set()
-    todo = {test, *ALWAYS}
+    conftests = [folder / "conftest.py" for folder in Path(test).parents]
+    todo = {test, "pyproject.toml"}
+    todo |= {path.as_posix() for path in conftests if (ROOT / path).exists()}
     waiting: set[Import] = set()
     attributes: set[str] = set()
     names: set[str] = set()
@@ -353,4 +354,4 @@ def meaning(test: str) -> str:
     digest = hashlib.sha256()
     for name in sorted(reached(test)):
         digest.update(f"{name}\0{source(name).digest}\0".encode())
-    return digest.hexdigest()
+    return digest.hexdigest()[:16]

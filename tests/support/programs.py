@@ -94,11 +94,11 @@ def forked(code, *arguments, loaded, blocked=(), path=(), folder=".", options=("
     """Run code as ``python -c`` does, in a process that has imported ``loaded`` already.
 
     That takes a tenth of the time that a Python of its own takes, which runs the code where there
-    are no forks, and where its coverage is measured from its beginning.
+    are no forks.
     """
     if blocked:
         code = BLOCKER.format(blocked=tuple(blocked)) + code
-    if not hasattr(os, "fork") or "COVERAGE_PROCESS_START" in os.environ:
+    if not hasattr(os, "fork"):
         return run_python(*options, "-c", code, *arguments, path=path, folder=folder, **variables)
     loaded = tuple(one for one in loaded if one.partition(".")[0] not in blocked)
     run = _server(options, loaded, os.environ.get("PYTHONSAFEPATH"))

@@ -118,13 +118,3 @@ def test_warp():
     stored = attributes_set_by(wp.Stream)
     assert "cuda_stream" in stored
     assert same(members(wp.Stream) | stored, listed("warp"))
-
-
-def test_a_member_without_a_row_is_noticed():
-    class Newer:
-        def query(self): ...
-
-        def a_new_method(self): ...
-
-    assert members(Newer) == {"__init__", "query", "a_new_method"}
-    assert members(Newer) - listed("torch-stream") == {"a_new_method"}

@@ -50,7 +50,7 @@ def test_the_archive_of_the_source_has_all_that_its_tests_read():
     assert {".ci", "docs", "examples"} <= read
     # a README that is made for an index is not brought by hatchling itself
     assert "README.md" in listed
-    assert read - {".mutations"} <= listed | {"LICENSE", "pyproject.toml"}
+    assert read <= listed | {"LICENSE", "pyproject.toml"}
 
 
 def test_the_licence_is_named_as_an_index_asks_and_its_file_is_there():

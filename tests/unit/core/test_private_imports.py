@@ -19,7 +19,6 @@ FILES = sorted(
 )
 SAMPLES = {  # their strings are source to be searched, not to be run
     "unit/core/test_layers.py",
-    "unit/tools/test_mutations.py",
     "unit/core/test_private_imports.py",
 }
 PRIVATE = re.compile(

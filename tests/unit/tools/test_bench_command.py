@@ -91,10 +91,10 @@ def test_bench_that_cannot_run_says_why_and_fails(arguments, tmp_path):
 def bench(monkeypatch, capsys):
     """Run ``python -m bench ARGUMENTS`` on given numbers; return its exit status and output."""
 
-    def bench(report, *arguments, columns=120):
+    def bench(report, *arguments):
         monkeypatch.setattr(tool, "run", lambda **_: print("a library talks") or report)
         monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("COLUMNS", "120")
         with pytest.raises(SystemExit) as exited:
             __main__.main()
         return exited.value.code, *capsys.readouterr()
@@ -112,34 +112,13 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
     }
     rows = {"fast [x]": "aim", "fair": "yes", "slow": "no"}
     assert verdicts == {**rows, "soon": "yes", "late": "no", "one pool": "yes"}
-    cells = [re.findall(r"\S+", line) for line in output.splitlines()]
-    assert ["soon", "15", "-5", "0.50", "1.00", "15", "-", "yes"] in cells
-    assert ["late", "59", "100", "0.50", "0.10", "100", "60", "no"] in cells
-    assert ["ns", "beside", "so", "many", "known", "streams", "10", "5,000"] in cells
-    assert ["scope", "5", "6,000"] in cells
-    assert ["against", "managers", "8", "9"] in cells
-    assert ["one", "scope", "4.00", "(3.90-4.20)"] in cells
-    assert ["one", "pool", "2", "9", "0.50", "yes"] in cells
     assert "slow: of its 45 ns the calls of CUDA and the libraries that it has to make" in output
     assert "0.25 (0.20-0.30)" in output
     assert "fair: against theirs.call\n" in output
-    assert "slow: against theirs.call; a note\n" in output
-    assert "late: against block; and it may look\n" in output
     assert "wait: record 1, wait 2, and should be {'record': 1, 'wait': 1}" in output
     assert "import streamkit: 12.0 ms (11.0 to 13.0), aim 25" in output
     assert "a library talks" not in output
     assert "\x1b" not in output
-
-
-@pytest.mark.parametrize("columns", [80, 60])
-def test_bench_shows_each_rows_name_and_verdict_in_a_narrow_terminal(bench, columns):
-    _, output, _ = bench(REPORT, columns=columns)
-    table = output.partition("wait: record")[0].splitlines()[1:]
-    assert max(map(len, table)) <= columns
-    verdicts = {line[:11].strip(): line.split()[-1] for line in table if line.strip()}
-    assert {"fast [x]": "aim", "fair": "yes", "slow": "no"}.items() <= verdicts.items()
-    assert "(0.20-0.30)" in output
-    assert "…" not in output
 
 
 def test_bench_as_json_and_to_a_file(bench, tmp_path):
@@ -149,11 +128,3 @@ def test_bench_as_json_and_to_a_file(bench, tmp_path):
     assert json.loads(output) == json.loads(path.read_text())
     assert [row["met"] for row in json.loads(output)["rows"]] == [True, True, False]
     assert bench(REPORT, "--output", path)[1].endswith(f"Written: {path}\n")
-
-
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_bench_that_cannot_write_says_so_before_it_measures(bench, tmp_path, arguments):
-    path = tmp_path / "missing" / "x.json"
-    status, _, complaints = bench(REPORT, *arguments, "--output", path)
-    assert status == 2
-    assert f"there is no folder '{path.parent}'" in complaints

@@ -50,26 +50,6 @@ def test_a_command_is_run_or_says_why_not(name, block):
     assert what_runs(name, block)
 
 
-def test_there_are_commands_of_all_three_kinds():
-    kinds = [what_runs(*one) for one in BLOCKS]
-    assert kinds.count("ci") == CI.count("$(readme ") > 1
-    assert {"here", "nothing"} < set(kinds)
-
-
-@pytest.mark.parametrize(
-    ("name", "page"),
-    [
-        ("README.md", "```sh\ntox -e unit\n```\n"),
-        ("README.md", "<!-- ci: nosuch -->\n```sh\ntox -e unit\n```\n"),
-        ("docs/index.md", "<!-- ci: test -->\n```sh\ntox -e unit\n```\n"),
-        ("README.md", "```sh\nstreamkit doctor\nrm -r .\n```\n"),
-    ],
-)
-def test_a_command_that_nothing_runs_is_found(name, page):
-    (block,) = blocks(page)
-    assert what_runs(name, block) is None
-
-
 @pytest.mark.parametrize(
     "block",
     [block for name, block in BLOCKS if what_runs(name, block) == "here"],
@@ -92,25 +72,10 @@ def test_a_command_is_one_that_there_is(name, block):
         assert what.strip("'").startswith((".", "streamkit-cuda", "tox", "test", "docs", "dev"))
 
 
-def test_the_commands_there_are_were_found():
-    assert {"demo", "doctor", "matrix"} <= COMMANDS
-
-
 def test_the_quickstart_begins_with_the_line_that_is_run():
     (run,) = [block.code for _, block in BLOCKS if block.marks.get("ci") == "demo"]
     first = next(block.code for name, block in BLOCKS if name == "docs/quickstart.md")
     assert first == run
-
-
-def test_the_lanes_of_ci_are_those_that_are_told():
-    found = re.findall(r"^lane tests-\S+ (\S+) (\S+)(?: -m (?:\w+|'.+'))?$", CI, re.MULTILINE)
-    lanes = {"-".join(factors) for factors in found}
-    assert len(lanes) >= 5
-    lanes |= set(re.findall(r"^step .* -e ([\w.-]+)$", CI, re.MULTILINE))
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| lane \|.*?(?=\n\n)", text, re.DOTALL | re.MULTILINE)
-    assert table
-    assert set(re.findall(r"^\| `([\w.-]+)` \|", table[0], re.MULTILINE)) == lanes
 
 
 # -- what the reference says that the demo prints -------------------------------------------------

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import doctest
 import functools
-import json
 import re
-from pathlib import Path
 
 import pytest
 
 import streamkit
 from streamkit.types import CudaStream
+from support.documents import ROOT
 from support.engines import ENGINES, examples
 from support.programs import BLOCKER, ROOTS, forked, run_python
 
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.portable
 
 pytest.importorskip("numpy")
 
-ROOT = Path(__file__).parents[3]
 EXAMPLES = examples(with_engine=False)
 WITH_ENGINE = examples(with_engine=True)
 
@@ -37,22 +35,11 @@ def run(path, source):
     )  # fmt: skip
 
 
-def test_the_examples_are_found_and_the_mix_comes_first():
-    assert len(EXAMPLES) >= 4
-    assert EXAMPLES[0].name == "01_torch_cupy.py"
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs_without_a_gpu(path, no_driver):
     done = run(path, path.read_text())
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_tells_in_sentences_what_it_shows(path, no_driver):
-    lines = run(path, path.read_text()).stdout.splitlines()
-    assert [line for line in lines if re.match(r"\w.* .*[.]$", line)], lines
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -109,15 +96,9 @@ def test_an_example_that_goes_wrong_fails(name, slow, right, wrong, no_driver):
     assert "Traceback" not in done.stderr
 
 
-def test_the_queues_before_go_wrong_or_the_example_fails_on_a_gpu(tmp_path, no_driver):
-    path, written = ROOT / "examples" / "09_see_the_queues.py", tmp_path / "audit.json"
-    source = path.read_text().replace("sys.argv[1:]", repr([str(written)]))
-    assert run(path, source).returncode == 0
-    data = json.loads(written.read_text())
-    assert data["x"]["after"] == 7
-    assert re.match(r"\d{4}-\d\d-\d\d$", data["date"])
-    assert set(data["versions"]) == {"numpy"}
-    in_order = source.replace("zip([own[0], *own], ", "zip([own[0]] * 4, ")
+def test_the_queues_before_go_wrong_or_the_example_fails_on_a_gpu(no_driver):
+    path = ROOT / "examples" / "09_see_the_queues.py"
+    in_order = path.read_text().replace("zip([own[0], *own], ", "zip([own[0]] * 4, ")
     on_gpu = in_order.replace("if on_gpu and before:", "if before:")
     assert [run(path, one).returncode for one in (in_order, on_gpu)] == [0, 1]
 
@@ -129,17 +110,6 @@ def test_an_example_without_its_engine_says_what_installs_it(path):
     done = run_python("-P", "-c", code)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.match(r"This example needs .*\. Install them with: pip install .*\n\Z", done.stderr)
-
-
-def test_no_example_with_an_engine_is_forgotten():
-    assert [path.name for path in WITH_ENGINE] == list(ENGINES)
-
-
-@pytest.mark.parametrize("path", EXAMPLES + WITH_ENGINE, ids=lambda path: path.name)
-def test_an_example_is_short_and_documented(path):
-    source = path.read_text()
-    assert len(source.splitlines()) <= 75
-    assert re.match(r'"""[A-Z0-9a-z]', source)
 
 
 # -- the gallery --------------------------------------------------------------------------------
@@ -209,11 +179,6 @@ def test_the_first_example_of_the_readme_runs_when_it_is_pasted(no_driver):
     )
     done = run_python("-P", "-c", BLOCKER.format(blocked=ROOTS) + paste)
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
-
-
-def test_the_readme_is_read_in_three_minutes():
-    prose = re.sub(r"<!--.*?-->|```.*?```", "", README, flags=re.DOTALL)
-    assert len(re.findall(r"[A-Za-z]\w*", re.sub(r"\]\([^)]*\)", "", prose))) < 900
 
 
 def test_the_readme_installs_nothing_under_the_name_of_another_project():

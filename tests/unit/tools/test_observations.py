@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 
-from emulator.observations import source_hash
+from emulator.observations import read, source_hash
+from support.documents import ROOT
 
 pytestmark = pytest.mark.once
 
-TESTS = Path(__file__).parents[2]
-RECORD = TESTS.parent / "docs/evidence/driver_gpu.json"
-ENTRY_POINTS = TESTS / "emulator/source/entry_points.h"
-OBSERVATIONS = TESTS / "emulator/observations"
+EMULATOR = ROOT / "tests/emulator"
 
 NO_CODE = "the emulated driver's kernels are made by a test: a real one has them from code"
 NOT_COMPARED = {
@@ -28,19 +24,19 @@ NOT_COMPARED = {
 
 
 def test_the_record_of_the_real_driver_is_of_these_observations():
-    record = json.loads(RECORD.read_text())
+    record = read()
     assert len(record) > 30
     for name, section in record.items():
-        again = f"run on hardware again: differential.py --out {RECORD.name} {name}"
+        again = f"run on hardware again: tests/emulator/differential.py {name}"
         assert section["source"] == source_hash(section["file"]), again
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", section["date"])
         assert not [name for name in section["devices"] if "Emulated" in name]
 
 
 def test_each_function_of_the_emulated_driver_is_compared():
-    entries = ENTRY_POINTS.read_text()
+    entries = (EMULATOR / "source/entry_points.h").read_text()
     functions = set(re.findall(r"^(?:ENTRY|BOTH)\((\w+),", entries, re.MULTILINE))
-    source = "".join(path.read_text() for path in OBSERVATIONS.glob("*.py"))
+    source = "".join(path.read_text() for path in (EMULATOR / "observations").glob("*.py"))
     compared = set(re.findall(r"\bdriver\.(cu[A-Z]\w+)", source))
     assert len(functions) > 100
     assert functions - compared == set(NOT_COMPARED)
