@@ -14,7 +14,7 @@ import streamkit as sk
 from streamkit._cuda import sharing  # it names a device as tokens do
 from streamkit._cuda.driver import primary_context as primary_of  # where events are opened
 from streamkit._interprocess.tokens import EventToken  # as `event.export()` makes it
-from streamkit._sharing import kept  # what an owner keeps
+from streamkit._sharing import kept, leases  # what an owner keeps, and what `share` asks
 from streamkit._sharing.kept import Copy  # what `share(copy=True)` keeps
 from streamkit._sharing.token import adapt  # what makes the array of `token.open()`
 from streamkit.backends._managed_tensor import Layout  # what a token holds
@@ -202,3 +202,21 @@ def test_memory_that_a_library_refuses_is_kept_no_longer(primary_context):
     gc.collect()
     sk.new_stream()  # lets go of what it can
     assert gone() is None
+
+
+def test_an_array_of_which_no_token_could_be_made_is_not_kept(array, monkeypatch):
+    """The emulated driver shares no memory: what it would answer is made up."""
+    monkeypatch.setattr(leases.mappings, "why_not", lambda _: None)
+    answers = {"range_of": (0, 1 << 40), "number_of": 1, "memory_handle": bytes(64),
+               "event_handle": bytes(64)}  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(leases.sharing, name, lambda *_, answer=answer: answer)
+
+    def fail(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(leases, "ArrayToken", fail)
+    before = dict(kept._kept)
+    with pytest.raises(OSError, match="no space"):
+        sk.share(array(), after=sk.new_stream())
+    assert kept._kept == before
