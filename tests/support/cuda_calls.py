@@ -77,6 +77,10 @@ class Program:
         """Launch a kernel that uses the array."""
         handle = STREAMS.get(stream, stream) or 1
         number = self.call("cuLaunchKernel", thread=thread, more=Kernel("k", handle, ()))
+        self.uses(number, mode, start, stop, is_sure=is_sure)
+
+    def uses(self, number, mode, start=0, stop=16, *, is_sure=True):
+        """Have the call of that place use the array."""
         extent = Extent(start, stop, stop - start)
         self._accesses[number] = Access(0, extent, mode, is_sure, _X)
 

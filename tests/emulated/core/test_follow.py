@@ -126,6 +126,25 @@ for options in ({}, {"libraries": ["toyb"]}):
     )
 
 
+def test_a_library_that_is_loaded_later_follows_from_then_on(program):
+    program(
+        """
+import toya
+stream = sk.new_stream()
+toya.set_current_stream(stream.to("toya"))
+kept = sk.current_stream("toya")
+with sk.follow("toya"):
+    pass
+import toyb
+assert current_handles(toyb) == [0]
+with sk.follow("toya"):
+    assert current_handles(toya, toyb) == [stream.handle] * 2
+""",
+        toya=ALONE,
+        toyb=ALONE,
+    )
+
+
 def test_only_the_named_libraries_follow(program):
     program(
         TWO

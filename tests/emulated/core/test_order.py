@@ -11,6 +11,7 @@ import pytest
 
 import emulator
 import streamkit as sk
+from streamkit._cuda.driver import call_beside_captures  # each wait is made by it
 from support.emulated.processes import run
 from support.gpu.raw import (
     Foreign,
@@ -362,6 +363,15 @@ def test_a_wait_that_the_driver_refuses_raises_with_its_code(function):
     assert raised.value.code == LAUNCH_FAILED
 
 
+@pytest.mark.parametrize("options", [{}, {"timing": True}, {"interprocess": True}])
+def test_an_event_of_another_device_is_made_and_destroyed_without_moving_the_thread(options):
+    before = current_context()
+    event = sk.new_event(device=1, **options)
+    assert current_context() == before
+    event.close()
+    assert current_context() == before
+
+
 def test_a_closed_event_is_not_recorded_again_and_is_destroyed():
     stream, event = sk.new_stream(), sk.new_event()
     for _ in range(3):
@@ -445,6 +455,9 @@ def test_waiting_leaves_the_threads_capture_mode():
     for wait in (stream.sync, event.sync, lambda: stream.done, lambda: event.done):
         wait()
         assert check(driver.cuThreadExchangeStreamCaptureMode(mine)) == mine
+    with pytest.raises(ZeroDivisionError):
+        call_beside_captures(lambda: 1 / 0)  # as a wait that fails does
+    assert check(driver.cuThreadExchangeStreamCaptureMode(mine)) == mine
     check(driver.cuThreadExchangeStreamCaptureMode(before))
 
 

@@ -12,6 +12,7 @@ import streamkit as sk
 from streamkit.diagnostics.doctor import doctor  # what it finds by library
 from support.gpu.raw import Peek, busy, check, driver, held, sync
 from support.libraries import need
+from support.queues import within
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
@@ -153,6 +154,14 @@ def test_each_thread_has_its_own(tvm_ffi, handle):
         thread.join()
         assert handle() == one.handle
     assert found == [0, two.handle, 0]
+
+
+def test_an_object_of_the_per_thread_stream_is_each_threads_own(tvm_ffi):
+    theirs = tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", 0), 2)
+    held = sk.wrap(theirs)
+    held.sync()
+    within(lambda: sk.wrap(theirs).sync())
+    held.sync()
 
 
 def test_a_scope_moves_the_named_libraries_only(tvm_ffi, handle, warp):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -297,6 +298,16 @@ def test_who_shares_a_scope_may_enter_it_again_where_its_block_has_moved_warp(wa
         assert warp_state() == moved
 
 
+def test_who_shared_a_scope_is_still_in_it_when_an_inner_one_has_ended(warp, warp_state):
+    stream = sk.new_stream()
+    with stream:
+        with in_another_thread(stream):
+            pass
+        with sk.use(stream, libraries=["warp"]):
+            pass
+        assert warp.get_stream("cuda:0") is stream.to("warp")
+
+
 def test_nobody_joins_a_scope_of_a_thread_that_ended_inside_it(warp_state):
     """The scope is ended for that thread then, which moves Warp back under whoever has joined."""
     outer, inner = sk.new_stream(), sk.new_stream()
@@ -468,3 +479,15 @@ def test_an_event_of_warp_is_its_devices_and_warps_own(warp, device):
     with pytest.raises(sk.DeviceMismatchError):
         wrong.record(event)
     assert "cuEventRecord" not in emulator.all_calls()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_event_for_warp_lives_until_both_objects_have_gone(warp, first):
+    event = sk.new_event()
+    theirs = [event.to("warp")]
+    live, ends = [emulator.live("events")], [event.close, theirs.clear]
+    for end in (ends.pop(first), *ends):
+        end()
+        gc.collect()
+        live.append(emulator.live("events"))
+    assert live == [live[0], live[0], live[0] - 1]

@@ -514,6 +514,18 @@ def test_of_a_capture_told_when_it_had_begun_what_earlier_work_may_use_is_not_fr
     assert sorted(freed) == [("after", True), ("inside", True)]
 
 
+def test_of_a_capture_that_streamkit_began_the_work_before_counts_as_waited_for(
+    warp, memory, monkeypatch
+):
+    from streamkit.backends._warp.capture import Part  # no capture of Warp's begins here
+
+    view = sk.new_stream(nonblocking=True).to("warp")
+    view._streamkit_lent.late = 5  # as ``wp.capture_begin`` notes
+    monkeypatch.setattr(warp, "capture_begin", lambda **_: None)
+    Part(view, "relaxed").begin()
+    assert view._streamkit_lent.late is None
+
+
 def test_a_stream_first_seen_while_it_captures_is_lent_too(array, gate):
     handle = make_stream()
     check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
@@ -684,6 +696,23 @@ def place(device):
     found.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     found.id = device
     return found
+
+
+def test_a_queue_that_is_left_keeps_its_pool_as_long_as_its_view_lives(memory):
+    call = memory._in_own_pools(current_pool)
+
+    def pool_of(stream):
+        with stream:
+            return call()
+
+    memory._spare.clear()
+    streams = [sk.new_stream(nonblocking=True) for _ in range(MOST + 3)]
+    pools = [pool_of(stream) for stream in streams]
+    assert memory.wait_for_queues()
+    assert len(memory.watched) == MOST
+    check(driver.cuCtxSynchronize())
+    assert pool_of(sk.new_stream(nonblocking=True)) not in pools
+    assert [pool_of(stream) for stream in streams] == pools
 
 
 def test_the_pool_is_in_reach_of_whom_the_common_one_is(memory):

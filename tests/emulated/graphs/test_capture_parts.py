@@ -156,6 +156,8 @@ for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails
     library.now.clear()
     assert any("onelib abandon" in step for step in ORDER), ORDER
     assert any("twolib abandon" in step for step in ORDER) or library is streamkit_onelib, ORDER
+    given_up = [step.split()[0] for step in ORDER if "abandon" in step]
+    assert given_up == sorted(given_up, reverse=True), ORDER  # the one that began is the last
     assert ORDER[-2:] == ["twolib unpool", "onelib unpool"], ORDER
     assert not stream.is_capturing and gc.isenabled() and not active_captures.any_goes_on()
     assert current_handles(onelib, twolib) == [0, 0]

@@ -18,7 +18,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import graphs  # its calls are delayed, or asked what a stream captures
-from streamkit._queues import loaded_libraries  # to hide the loaded libraries
+from streamkit._queues import active_captures, loaded_libraries  # both are played here
 from streamkit._support import garbage  # captures that overlap, without threads
 from streamkit.types import CudaGraph
 from support.emulated.captures import (  # noqa: F401 - a fixture
@@ -747,6 +747,17 @@ def test_a_graph_dropped_inside_a_capture_that_fails_goes_at_its_end(cells):
         del g
         assert emulator.live("executables") == count + 1
         raise KeyError
+    assert emulator.live("executables") == count
+
+
+def test_a_graph_that_is_closed_while_another_thread_captures_goes_afterwards(cells):
+    cell, count = cells(1), emulator.live("executables")
+    with sk.capture() as g:
+        fill(cell, 2, g.stream.handle)
+    with active_captures.noted((), []):  # as the other thread's capture does
+        g.close()
+        assert emulator.live("executables") == count + 1
+    settle()
     assert emulator.live("executables") == count
 
 

@@ -57,6 +57,19 @@ def test_a_graph_of_one_device_is_not_launched_for_another(array, cuda):
     assert fill.hits == 2
 
 
+def test_with_copies_arrays_of_another_device_have_a_graph_of_their_own(array, cuda):
+    """Their addresses do not count, as they do without copies."""
+    function, pairs = copies(copy_inputs=True), []
+    for device in (0, 1):
+        with cuda.gpus[device]:
+            pairs.append((array(), array(1)))
+    assert len(pairs) == 2
+    for count, (to, source) in enumerate(pairs, 1):
+        for _ in range(2):
+            function(to, source)
+        assert function.graphs == count
+
+
 def test_of_a_call_on_a_stream_the_device_is_that_of_the_stream(array, cuda):
     """Around the call another device is current, which its scope changes."""
     calls = []

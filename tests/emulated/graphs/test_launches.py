@@ -145,16 +145,20 @@ def test_an_error_of_the_driver_is_raised_and_the_graph_stays(captured, call):
     assert cell.read() == 2
 
 
-def test_where_the_driver_wants_the_context_it_is_made_current(captured):
+@pytest.mark.parametrize("launches", [1, 2])  # only after the second are the next ones steady
+def test_where_the_driver_wants_the_context_it_is_made_current(captured, launches):
     g, cell, _ = captured
     stream = sk.new_stream()
-    g.launch(stream)
+    for _ in range(launches):
+        g.launch(stream)
     stream.sync()
     cell.write(1)
+    emulator.reset_calls()
     emulator.fail("cuGraphLaunch", driver.CUresult.CUDA_ERROR_INVALID_CONTEXT)
     g.launch(stream)
     stream.sync()
     assert cell.read() == 2
+    assert emulator.calls("cuGraphLaunch") == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -17,8 +17,9 @@ from streamkit._cuda.driver import primary_context as primary_of  # where events
 from streamkit._support.tokens import EventToken  # as `event.export()` makes it
 from streamkit.backends._managed_tensor import Layout  # what a token holds
 from streamkit.processes import driver as process_driver  # the same
-from streamkit.processes import (
-    kept,  # what an owner keeps
+from streamkit.processes import (  # what an owner keeps, and what `share` asks
+    kept,
+    leases,
     open_event,
     token_from_bytes,
 )
@@ -207,3 +208,21 @@ def test_memory_that_a_library_refuses_is_kept_no_longer(primary_context):
     gc.collect()
     sk.new_stream()  # lets go of what it can
     assert gone() is None
+
+
+def test_an_array_of_which_no_token_could_be_made_is_not_kept(array, monkeypatch):
+    """The emulated driver shares no memory: what it would answer is made up."""
+    monkeypatch.setattr(leases.mappings, "why_not", lambda _: None)
+    answers = {"range_of": (0, 1 << 40), "number_of": 1, "memory_handle": bytes(64),
+               "event_handle": bytes(64)}  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(leases.sharing, name, lambda *_, answer=answer: answer)
+
+    def fail(*_):
+        raise OSError("no space")
+
+    monkeypatch.setattr(leases, "ArrayToken", fail)
+    before = dict(kept._kept)
+    with pytest.raises(OSError, match="no space"):
+        sk.share(array(), after=sk.new_stream())
+    assert kept._kept == before

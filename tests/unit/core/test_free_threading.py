@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 from types import SimpleNamespace
@@ -17,6 +19,8 @@ import pytest
 import streamkit as sk
 from streamkit._queues import active_captures, dispatcher  # a driver is played here
 from streamkit._queues.points import Point  # as above
+from streamkit._queues.then import Call, SerialCalls, reserve  # another thread comes between
+from streamkit._streams.host_then import ThenCalls  # slow to be made here
 from streamkit._support import locks  # to be a free-threaded Python
 from streamkit._support.locks import Latch, new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
@@ -25,6 +29,7 @@ from streamkit.diagnostics.recording.callbacks import Subscription  # as above
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # to be interrupted inside
 from support.cupti import NUMBER, Cupti, words
 from support.documents import ROOT
+from support.queues import LONG
 
 pytestmark = pytest.mark.portable
 
@@ -165,6 +170,21 @@ def test_a_step_of_another_thread_leaves_the_calls_before_each_step_in_order():
     assert all(one < two for one, two in pairwise(orders)), orders
 
 
+def test_two_threads_that_use_then_first_at_once_have_one_series(monkeypatch):
+    """Else two functions of a stream could run at a time."""
+    made, make = [], ThenCalls.__init__
+
+    def slowly(after, work):
+        made.append(after)
+        time.sleep(0.1)
+        make(after, work)
+
+    monkeypatch.setattr(ThenCalls, "__init__", slowly)
+    stream = sk.new_stream("cpu")
+    assert [one.result(LONG) for one in together(lambda _: stream.then(int))] == [0] * 4
+    assert len(made) == 1
+
+
 def test_no_view_of_a_table_that_threads_share_is_read_in_steps():
     """``list`` reads it in one; ``tuple`` asks for each item, and raises if the table changes."""
     shared = re.compile(r"\b(?:tuple|set|any|all|sum)\((?:[^()]* in )?_\w+\.(?:values|items)")
@@ -177,6 +197,37 @@ def test_no_view_of_a_table_that_threads_share_is_read_in_steps():
         if shared.search(line)
     ]
     assert found == []
+
+
+class Ready(deque):
+    """The calls of a stream, to which another thread adds one after so many looks at them."""
+
+    def __init__(self, looks, add):
+        super().__init__()
+        self.looks, self.add = looks, add
+
+    def __bool__(self):
+        found = len(self) > 0
+        self.looks -= 1
+        if not self.looks:
+            other = threading.Thread(target=self.add)
+            other.start()
+            other.join(0.1)  # which ends early where nothing keeps it out
+        return found
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_function_that_is_ready_as_its_thread_finds_none_is_called(looks):
+    calls = SerialCalls()
+    first, late = Call(int, "the first"), Call(int, "the late one")
+    calls._ready = Ready(looks, lambda: calls.tell([(late, None)]))
+    for one in (first, late):
+        reserve(one)
+    calls.tell([(first, None)])
+    try:
+        assert late.future.result(LONG) == 0
+    finally:
+        late.drop()  # or the program's end would wait for it
 
 
 # -- with real threads ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import weakref
@@ -46,6 +47,17 @@ def test_an_interrupt_leaves_the_collector_as_it_was():
         held_back()
         assert gc.isenabled(), f"after an interrupt at the call {nth}"
     assert nth > 8
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_last_of_two_blocks_to_end_lets_collections_start(last):
+    blocks = [contextlib.ExitStack() for _ in range(2)]  # as two threads have them
+    for one in blocks:
+        one.enter_context(garbage.held_back())
+    with blocks.pop(last):
+        blocks.pop().close()
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_what_never_ends_outlives_the_interpreter():

@@ -294,6 +294,13 @@ def test_one_queue_is_asserted_whichever_it_is(stream, other):
     assert "  first on s (cpu)\n" in str(raised.value)
 
 
+def test_a_queue_of_cuda_with_the_id_of_a_host_stream_is_another_one(stream):
+    queues = [AuditedQueue(device, "s", stream.id) for device in ("cpu", "cuda:0")]
+    report = AuditReport()
+    report.complete([Operation("kernel", queue.device, queue, 0, 1) for queue in queues])
+    assert [one.name for one in report.off_queue(stream)] == ["cuda:0"]
+
+
 def test_work_whose_queue_is_not_known_is_no_one_queue():
     report = AuditReport()
     report.complete([Operation("kernel", "k", None, 0, 1)])

@@ -24,7 +24,7 @@ from streamkit.diagnostics.doctor.installed import VARIABLES, Installed  # it is
 from streamkit.diagnostics.doctor.report import (  # it is made up here
     DoctorReport,
     Driver,
-    Library,
+    LibraryReport,
     Standing,
 )
 from streamkit.protocols import Finding
@@ -603,8 +603,8 @@ def test_an_old_driver_is_refused_in_words_even_if_the_bindings_cannot_start_it(
 
 STANDING = Standing("cuda:0", 0x7F0012345678, 1234, "per-thread default", True, 0x55AA, False)
 LIBRARIES = [
-    Library("torch", "2.13.0+cu130", "13.0", True, "legacy", STANDING),
-    Library("cuda.bindings", None, None, True, "per-thread", None),
+    LibraryReport("torch", "2.13.0+cu130", "13.0", True, "legacy", STANDING),
+    LibraryReport("cuda.bindings", None, None, True, "per-thread", None),
 ]
 FOUND = [Finding("left-redirected", "torch stands on [x]", "Leave the block. " * 9, "torch")]
 

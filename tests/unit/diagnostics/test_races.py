@@ -590,6 +590,22 @@ def test_a_function_that_is_not_known_may_have_told_that_it_ran(stream, other, x
     assert lines(report) == POSSIBLE
 
 
+def test_a_function_that_still_runs_may_have_told_what_ran_before_it(stream, other, x):
+    told, go = threading.Event(), threading.Event()
+
+    def tell():
+        told.set()
+        go.wait(10)
+
+    with sk.races() as report:
+        stream.submit(write, x)
+        stream.submit(tell)
+        told.wait(10)
+        other.submit(read, x)
+        go.set()
+    assert lines(report) == POSSIBLE
+
+
 def test_a_future_that_is_not_known_may_have_waited_for_everything(stream, other, x):
     future = Future()
     future.set_result(None)
@@ -791,6 +807,13 @@ def test_memory_that_has_a_new_owner_is_other_memory():
         del array
     assert len(numbers) == 10
     assert found.extent.stop - found.extent.start == 24
+
+
+def test_each_use_of_an_array_is_told_with_its_own_mode_certainty_and_name(x):
+    memories = Memories()
+    uses = list(itertools.product(("write", "read"), (True, False), "ab"))
+    found = [memories.access((x, *use), {id(x): name}) for *use, name in uses]
+    assert [(one.mode, one.is_sure, one.array.name) for one in found] == uses
 
 
 def test_memory_whose_owner_is_not_known_is_possible(stream, other):

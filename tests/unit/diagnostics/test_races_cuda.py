@@ -9,9 +9,15 @@ import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.races.cuda_races import NO_ORDER, _CudaReader  # each kind has a meaning
+from streamkit.diagnostics.races.memory_use import (
+    WorkReader,  # it reads calls that are made up here
+)
 from streamkit.diagnostics.races.report import coverage_of  # a report counts what was found
+from streamkit.diagnostics.recording import copies, steps  # what is made of facts
 from streamkit.diagnostics.recording.calls import CALLS, CallKind  # its numbers are CUPTI's
-from support.cuda_calls import Program
+from streamkit.diagnostics.recording.memory import Lives  # whose memory a call uses
+from streamkit.diagnostics.recording.places import Place  # where a call is
+from support.cuda_calls import Program, fact_of
 
 ORDERED, RACE, POSSIBLE = [], [True], [False]
 # graphs with an event that is one outside
@@ -245,6 +251,7 @@ def test_a_copy_to_the_host_is_over_when_it_returns():
     program = Program().run("a writes")
     begun = program.call("cuMemcpyDtoH", 0, 0, 4)
     program.call("cuMemcpyDtoH", 0, 0, 4, since=begun)
+    program.uses(begun, "write")
     assert program.run("nonblocking reads").verdicts() == ORDERED
     program = Program().run("a writes")
     program.call("cuMemcpyHtoD", 0, 0, 4)  # it may have waited
@@ -323,6 +330,44 @@ def test_the_end_of_other_memory_perhaps_orders_all(call):
     assert program.run("a writes").verdicts() == POSSIBLE
 
 
+# -- what the calls of one line use -----------------------------------------------------------
+
+
+def launches(*calls):
+    """What calls do that are given from one line, as in a loop."""
+    line = Place("program.py", 5)
+    program = steps.steps(fact_of(*call)._replace(place=line) for call in calls)
+    reader = WorkReader(Lives(program, lambda start: memory(start) if start >= 1 << 20 else None))
+    return [found for step in program if (found := reader.read(step)) is not None]
+
+
+def test_a_line_that_fills_memory_again_fills_what_is_there_by_then():
+    start = 1 << 17
+    made, freed = memory(start), ("cuMemFreeAsync", (start, 16), memory(start))
+    fill = "cuMemsetD8Async", (start, 16, 16)
+    found = launches(fill, *[("cuMemAllocAsync", (0, 16, 16), made), fill, fill, freed, fill] * 2)
+    numbers = [one.accesses[0].allocation for one in found if one.name == "fill"]
+    before, first, again, gone, second, *_ = numbers
+    assert (before, gone, again) == (None, None, first)
+    assert len({first, second, None}) == 3
+
+
+OF_TEXTURES = copies._ROWS.pack(*(0, 0, copies._ARRAY, 0, 0, 0) * 2, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "more"),
+    [
+        ("cuMemcpy", (1 << 20, 1 << 21, 16), None),
+        ("cuMemcpy2D", (), OF_TEXTURES),
+        ("cuMemsetD2D8", (), None),
+    ],
+)
+def test_work_of_a_call_without_a_stream_may_hold_the_host(name, fields, more):
+    found = launches((name, fields, more), (f"{name}Async", fields, more))
+    assert [one.may_hold_host for one in found] == [True, False]
+
+
 # -- what a race tells ------------------------------------------------------------------------
 
 
@@ -339,6 +384,13 @@ def test_each_kind_of_call_has_a_meaning_for_the_order_or_surely_none():
     assert set(reader._read) | NO_ORDER == {*get_args(CallKind), "point", "done"}
     assert set(reader._read) & NO_ORDER == set()
     assert {call.kind for call in CALLS.values()} == {*get_args(CallKind)} - {"unknown"}
+
+
+def test_each_fill_has_the_elements_that_its_name_tells():
+    fills = [call for call in CALLS.values() if call.kind in steps.ELEMENTS]
+    assert len(fills) == 12
+    for call in fills:
+        assert call.name.removesuffix("Async") == f"cuMemsetD{8 * steps.ELEMENTS[call.kind]}"
 
 
 def test_the_numbers_of_the_calls_are_told_apart():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from random import Random
 
 import pytest
@@ -194,6 +195,12 @@ def test_after_what_is_not_known_everything_is_ordered():
     assert order.are_ordered(one, other)
     assert order.is_before(later, other)
     assert not order.is_before(other, later)
+
+
+def test_what_is_joined_with_everything_comes_after_chains_of_any_number():
+    clock = (0, 3, 5)
+    for both in (order.joined(order.EVERYTHING, clock), order.joined(clock, order.EVERYTHING)):
+        assert [order.known(both, chain) for chain in range(5)] == [math.inf] * 5
 
 
 # -- which pairs race -------------------------------------------------------------------------
@@ -466,6 +473,21 @@ def test_work_on_other_bytes_is_not_compared(compared):
     works.append(search.Work(4000, 4, (ALL._replace(extent=extents.Extent(3990, 4000, 10)),)))
     places[4000] = order.Stamp(5, 1, ())
     assert len(list(search.find(works, places, places))) == len(compared) == 10
+
+
+@pytest.mark.parametrize("byte_of_it", [0, 23])
+def test_of_many_arrays_one_that_lies_in_two_cells_is_found_by_each_end(byte_of_it):
+    """With many, the engine looks in cells of 32 bytes for arrays of 24 bytes."""
+    starts = [128 * number + 20 for number in range(40)]
+    works = [
+        search.Work(number, number, (ALL._replace(extent=extents.Extent(start, start + 24, 24)),))
+        for number, start in enumerate(starts)
+    ]
+    works.append(search.Work(40, 40, (byte(starts[7] + byte_of_it),)))
+    places = {number: order.Stamp(1, number + 1, ()) for number in range(40)}
+    places[40] = order.Stamp(2, 1, ())
+    pairs = search.find(works, places, places)
+    assert [(pair.first, pair.second) for pair in pairs] == [(7, 40)]
 
 
 def test_work_that_is_ordered_is_not_compared(compared):

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from streamkit._cuda import loader, memory_pools  # what the driver answers is made up here
+from streamkit._queues import identity  # who is told of queues
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder  # what it does in a callback
 from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
 from streamkit.diagnostics.recording.callbacks import (
@@ -23,6 +24,7 @@ from streamkit.diagnostics.recording.callbacks import (
     Subscription,
 )
 from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN  # CUPTI's numbers
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
 from support.cupti import BEGIN, NUMBER, PER_THREAD, Cupti, words
 from support.queues import eventually
 
@@ -219,6 +221,18 @@ def test_a_call_that_is_not_known_here_is_noted_by_its_name(cupti, subscription)
     cupti.call(UNKNOWN[0], words(5), name=b"cuNewCall")
     (fact,) = noted(subscription)
     assert (fact.call, fact.fields) == (UNKNOWN[0], b"cuNewCall")
+
+
+def test_a_recording_watches_the_queues_that_are_met_until_it_stops(cupti, monkeypatch):
+    monkeypatch.setattr(identity, "living", list)
+    before = identity._watchers
+    recordings = [DriverRecording() for _ in range(2)]
+    for one in recordings:
+        one.start()
+    recordings[0].stop()
+    assert identity._watchers == (*before, recordings[1]._meet)
+    recordings[1].stop()
+    assert identity._watchers == before
 
 
 def test_a_capture_that_did_not_begin_is_not_noted(cupti, subscription):

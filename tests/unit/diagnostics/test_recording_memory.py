@@ -73,6 +73,13 @@ def test_what_is_there_now_was_not_there_before_it_was_made():
     assert (before, after is not None) == (None, True)
 
 
+def test_what_is_there_now_was_not_there_between_an_earlier_life_and_its_own():
+    story = Story(alloc(100), free(100), alloc(100), now=[memory(100)])
+    before, first, between, second = story.lives_of(105)
+    assert (before, between) == (None, None)
+    assert len({first, second, None}) == 3
+
+
 def test_memory_that_ended_unseen_is_not_the_one_that_is_made_there():
     found = Story(alloc(100, 32), alloc(116)).lives_of(120)
     assert found[1] != found[2]

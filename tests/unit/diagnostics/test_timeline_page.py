@@ -269,6 +269,7 @@ def test_a_name_does_not_end_the_script_of_the_page():
     made = AuditReport()
     made.complete([Operation("kernel", name, AuditedQueue("cuda:0", name, 1), 0, 10**6, None)])
     assert name not in html_of(made)
+    assert name not in html_of(made, heading=name)
 
 
 def test_without_times_what_was_given_has_numbers(opened):

@@ -10,7 +10,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._streams import host_queue  # for whom the process waits
-from support.programs import run_program
+from support.programs import needs_fork, run_program
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -252,6 +252,14 @@ def test_functions_of_then_that_wait_for_one_another_are_refused(stream, other):
             within(future.result)
 
 
+@pytest.mark.parametrize("function", [int, lambda: 1 / 0])
+def test_a_function_of_then_that_has_ended_is_no_longer_what_runs(stream, function):
+    """Or its thread, which goes on with other streams' functions, would seem to wait for itself."""
+    stream.then(function).exception(LONG)
+    queue = stream._after._queue
+    assert (queue.thread, queue.function) == (0, None)
+
+
 # -- where another thread comes between -------------------------------------------------------
 
 
@@ -371,3 +379,27 @@ def test_a_handler_that_waits_while_its_thread_enters_the_stream_goes_on(waits):
     """The turn comes while the thread is in the handler, and so would wait for itself."""
     done = run_program(HANDLER.format(waits=waits))
     assert (done.returncode, done.stdout) == (0, "handled\nTrue\nlater\n"), done.stderr
+
+
+@needs_fork
+def test_a_forked_child_has_none_of_its_parents_waits():
+    """Where its threads have the numbers of the parent's, they would seem to be in circles."""
+    done = run_program("""
+import os, threading, time
+import streamkit as sk
+from streamkit._streams import host_queue  # who waits for which queue
+
+stream, opened = sk.new_stream("cpu"), threading.Event()
+stream.submit(opened.wait)
+waits = threading.Thread(target=stream.sync)
+waits.start()
+while not host_queue._blocked:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    os._exit(len(host_queue._blocked))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(host_queue._blocked))
+opened.set()
+waits.join()
+""")
+    assert done.stdout == "0 1\n", done.stderr

@@ -277,18 +277,20 @@ def test_a_program_that_ctrl_c_ends_waits_for_nothing():
 def test_a_forked_child_reports_and_runs_its_own_only():
     returned, out, err = run("""
         s.submit(fail)
-        while s._work.idle is False:
+        future = sk.new_stream("cpu").then(fail)
+        while s._work.idle is False or not future.done():
             pass
         other.submit(time.sleep, 0.3)
         other.submit(print, "parent", flush=True)
         child = os.fork()
         if child == 0:
             sk.new_stream("cpu").submit(print, "child", flush=True)
+            del future
             sys.exit(0)
         os.waitpid(child, 0)
     """)
     assert (returned, out) == (0, "child\nparent\n")
-    assert err.count("RuntimeError: mine") == 1
+    assert err.count("RuntimeError: mine") == 2
 
 
 @pytest.mark.parametrize(("count", "rest"), [(4, ""), (5, "; and 1 more")])

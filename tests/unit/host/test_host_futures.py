@@ -179,6 +179,28 @@ def test_a_scope_in_the_thread_of_the_loop_would_wait_for_ever(stream):
     within(lambda: asyncio.run(main()))
 
 
+def test_a_scope_in_the_thread_of_one_loop_waits_for_a_future_of_another(stream):
+    future, loops = concurrent.futures.Future(), []
+
+    async def finish():
+        loops.append(asyncio.get_running_loop())
+        own = loops[0].create_future()
+        future.set_result(own)
+        await own
+
+    async def main():
+        own = await asyncio.wrap_future(future)
+        threading.Timer(0.05, loops[0].call_soon_threadsafe, (own.set_result, None)).start()
+        with stream:
+            stream.wait(own)
+        return own.done()
+
+    other = threading.Thread(target=asyncio.run, args=(finish(),), daemon=True)
+    other.start()
+    assert within(lambda: asyncio.run(main()))
+    other.join(LONG)
+
+
 def test_a_scope_in_another_thread_blocks_until_the_loop_has_finished_it(stream):
     def in_scope(future):
         with stream:

@@ -62,6 +62,12 @@ def test_each_stream_has_its_own(stream, other):
     assert worker_of(stream) is not worker_of(other)
 
 
+def test_one_that_has_ended_is_not_kept(stream, monkeypatch):
+    monkeypatch.setattr(host_worker, "_linger", 0.001)
+    ended = weakref.ref(worker_of(stream))
+    assert eventually(lambda: (gc.collect(), ended())[1] is None)
+
+
 def test_it_ends_as_soon_as_its_stream_is_dropped():
     stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
     dropped, kept = worker_of(stream), worker_of(other)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 import weakref
 import zlib
 
@@ -20,8 +21,9 @@ from streamkit._queues import keepalive  # what other calls of StreamKit do on t
 from streamkit._support import living_processes  # who lives, which `share` and `open` ask
 from streamkit._support.tokens import EventToken  # as `event.export()` makes it
 from streamkit.backends._managed_tensor import Layout  # what that holds
-from streamkit.processes import (
-    kept,  # what an owner keeps, and who has it
+from streamkit.processes import (  # what an owner keeps, and what is open here
+    kept,
+    mappings,
     open_event,
     token_from_bytes,
 )
@@ -607,6 +609,42 @@ def test_a_file_that_is_closed_twice_leaves_the_next_one_of_its_number_alone():
     assert not lease.end_if_unused()
     second.close()
     assert lease.end_if_unused()
+
+
+@has_locks
+@needs_fork
+def test_in_a_forked_child_a_file_of_the_parent_closes_no_other_one(tmp_path):
+    """The child has closed it, and the next one that it opens gets the number."""
+    done = run_python(
+        "-c",
+        f"""
+import os
+from streamkit._support import living_processes  # as above
+held = living_processes.create({str(tmp_path / "held")!r})
+child = os.fork()
+if child == 0:
+    while os.open(os.devnull, os.O_RDONLY) < held.descriptor:
+        pass
+    held.close()
+    os.fstat(held.descriptor)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_an_allocation_is_in_use_until_the_last_of_two_arrays_in_it_goes(monkeypatch):
+    monkeypatch.setattr(mappings.sharing, "open_memory", lambda *_: 4096)
+    allocation = mappings.SharedAllocation(NAME, 1, bytes(64), 0)
+    lease = types.SimpleNamespace(close=int)
+    arrays, users = [mappings.Mapping(allocation, lease) for _ in range(2)], []
+    while arrays:
+        arrays.pop()
+        mappings._count_back()
+        users.append(mappings._opened[allocation].users)
+    del mappings._opened[allocation]
+    assert users == [1, 0]
 
 
 def test_a_system_without_locks_says_so(monkeypatch):

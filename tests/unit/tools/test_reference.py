@@ -38,7 +38,7 @@ RETURNED = {  # what public functions return, and nobody makes
     ("streamkit.diagnostics.races.arrays", "RacedArray"),
     ("streamkit.diagnostics.doctor.report", "DoctorReport"),
     ("streamkit.diagnostics.doctor.report", "Driver"),
-    ("streamkit.diagnostics.doctor.report", "Library"),
+    ("streamkit.diagnostics.doctor.report", "LibraryReport"),
     ("streamkit.diagnostics.doctor.report", "Standing"),
 }
 PLUGIN = {"streamkit_seed", "streamkit_stream"}  # fixtures, which no module exports
