@@ -129,8 +129,8 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
 def can_wait(found: Queue, adapter: Adapter) -> bool:
     """Whether ``wrap`` may leave the identification of the queue to the first use.
 
-    The delay makes no difference if the object names its device and owns nothing that StreamKit would
-    have to keep alive, and if no watcher waits to hear of the queue.
+    The delay makes no difference if the object names its device and owns nothing that StreamKit
+    would have to keep alive, and if no watcher waits to hear of the queue.
     """
     if found.owner is not None or found.device is None or found.handle <= PER_THREAD:
         return False
