@@ -58,8 +58,8 @@ def capture(
     libraries that have one capture for the process.
 
     Args:
-        stream: Any library's; errors as those of ``wrap``. None makes ``g.stream``, private and
-            nonblocking.
+        stream: Any library's; errors as those of ``wrap``. None makes ``g.stream``, nonblocking and
+            this graph's alone.
         mode: CUDA's, "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
             allocations of CUDA's own, break the capture.
 
