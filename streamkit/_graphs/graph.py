@@ -17,7 +17,6 @@ from streamkit._support import messages
 from streamkit._support.classes import Concrete
 from streamkit._support.locks import RLock
 from streamkit._support.messages import describe
-from streamkit.diagnostics.pictures import graph_picture
 from streamkit.protocols import Graph
 
 if TYPE_CHECKING:
@@ -139,6 +138,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         return report
 
     def to_svg(self) -> str:
+        from streamkit.diagnostics.pictures import graph_picture  # noqa: PLC0415 - a door up
+
         return graph_picture.svg(*self._read(graphs.structure))
 
     def _repr_svg_(self) -> str | None:
