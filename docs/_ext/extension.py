@@ -24,7 +24,7 @@ from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
-from streamkit._pictures.styles import STYLES
+from streamkit.diagnostics.pictures.styles import STYLES
 
 import streamkit
 from streamkit import processes, protocols, testing, types
