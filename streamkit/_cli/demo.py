@@ -25,7 +25,6 @@ SIZE = 1024, 1024
 TOLERANCE = 1e-5  # float32 takes a hundredth of it
 STAGES: dict[str, tuple[Any, ...]] = {"make": (97,), "stretch": (50.0,), "blur": ()}
 """The stages with their constants: the libraries that are here take turns."""
-
 LIBRARIES = "torch", "cupy", "warp"
 LABELS = {row.name: row.label for row in registry.LIBRARIES} | {"numpy": "NumPy"}
 
