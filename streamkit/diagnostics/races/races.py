@@ -47,14 +47,15 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 
     On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
     functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
-    on a GPU. Of NumPy it sees the arrays among the arguments of such functions. It knows what
-    NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what other
-    functions do. A function without such a declaration may do anything with its arrays, and with
-    those that it brings along, so its races count as possible. What the body of a scope does with
-    NumPy cannot be seen. So two bodies that nothing orders are a possible race, once for each pair
-    of lines, unless operators ran in one of them and its code names no other arrays. ``races`` does
-    not see what code outside of all streams does, nor an order that functions make among
-    themselves, with locks say, if the one that waits was given first.
+    on a GPU. It knows what NumPy's own functions and torch's compiled ones do if they are given
+    directly, and ``streamkit.testing.accesses`` declares what other functions do. Any other
+    function is not looked at beyond its operators, which the coverage says. It may do anything with
+    the arrays among its arguments, so its races count as possible, as do those of its operators
+    with what comes later, because it may have told another thread that it ran. What the body of a
+    scope does with NumPy cannot be seen. So two bodies that nothing orders are a possible race,
+    once for each pair of lines, unless operators ran in one of them and its code names no arrays of
+    NumPy. ``races`` does not see what code outside of all streams does, nor an order that functions
+    make among themselves, with locks say, if the one that waits was given first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, the report holds what was given by then. Blocks nest, with each other and with audits.
