@@ -83,17 +83,18 @@ def uses(call: Any) -> tuple[list[ArrayUse], bool]:
     return [ArrayUse(array, "unknown", is_sure=False) for array in found], False
 
 
-def is_operator(call: Any, is_watched: Callable[[object], bool]) -> bool:
+def is_operator(call: Any) -> bool:
     """Whether a call is a library's own, and runs no code but what the library's operators tell.
 
     That is so of its compiled functions. Those in Python may run hooks, and they may use memory
     without an operator.
     """
     fn = call.func
-    is_own = isinstance(fn, types.BuiltinFunctionType) and (
-        _is_of_watched(fn.__module__) or _is_own_array(fn.__self__, is_watched)
+    return (
+        isinstance(fn, types.BuiltinFunctionType)
+        and (_is_of_watched(fn.__module__) or _is_of_watched(type(fn.__self__).__module__))
+        and _is_passive((call.args, call.keywords))
     )
-    return is_own and _is_passive((call.args, call.keywords), is_watched)
 
 
 def names_no_others(named: Sequence[object], is_watched: Callable[[object], bool]) -> bool:
@@ -112,18 +113,12 @@ def _inside_of(values: Iterable[object]) -> Iterator[object]:
             yield from getattr(one, "__dict__", {}).values()
 
 
-def _is_passive(value: object, is_watched: Callable[[object], bool], depth: int = _DEPTH) -> bool:
-    """Whether an argument brings no code of the program's, and no arrays but watched ones."""
+def _is_passive(value: object, depth: int = _DEPTH) -> bool:
+    """Whether an argument brings no code of the program's, and no arrays of another library."""
     if isinstance(value, (*CONTAINERS, dict)):
         inside = value.values() if isinstance(value, dict) else value
-        return depth > 0 and all(_is_passive(one, is_watched, depth - 1) for one in inside)
-    is_setting = _is_of_watched(type(value).__module__) and not callable(value)
-    return isinstance(value, _PLAIN) or _is_own_array(value, is_watched) or is_setting
-
-
-def _is_own_array(value: object, is_watched: Callable[[object], bool]) -> bool:
-    """Whether it is a library's array, and of no type of the program's."""
-    return _is_of_watched(type(value).__module__) and is_watched(value)
+        return depth > 0 and all(_is_passive(one, depth - 1) for one in inside)
+    return isinstance(value, _PLAIN) or _is_of_watched(type(value).__module__)
 
 
 def _is_of_watched(module: str | None) -> bool:

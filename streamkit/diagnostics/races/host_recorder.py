@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import open_scopes, registry, trace
-from streamkit._queues.trace import Step
 from streamkit._streams.host_stream import HostStream
 from streamkit.diagnostics.races import calls
 from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols import ArrayUse
+    from streamkit.protocols.watching import WatchedStep
 
 
 class RecordedWork(NamedTuple):
     """A piece of work, as it was given."""
 
-    step: Step
+    step: WatchedStep
     place: Place | None
     accesses: tuple[Access, ...]
     is_known: bool
@@ -75,17 +75,17 @@ class RaceRecorder(HostRecorder):
         super().start()
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[WatchedStep]:
         """All steps, in the order in which they were given."""
         return sorted(self._steps, key=lambda step: step.order)
 
-    def times(self, step: Step) -> tuple[int, int]:
+    def times(self, step: WatchedStep) -> tuple[int, int]:
         """Return when a step ran, in nanoseconds since the start; twice 0 if it did not."""
         if not step.end_ns:
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
-    def take(self, step: Step) -> None:
+    def take(self, step: WatchedStep) -> None:
         """Note a step and what it uses, in the thread that gives it."""
         super().take(step)
         if step.kind in ("function", "then", "scope"):
@@ -93,7 +93,7 @@ class RaceRecorder(HostRecorder):
             if not self.given[step.order].is_future:
                 step.around += self._around
 
-    def _read(self, step: Step) -> RecordedWork:
+    def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams = self._streams_among(variables)
@@ -101,7 +101,9 @@ class RaceRecorder(HostRecorder):
             is_future = step.kind == "function"
             if frame is not None and not is_future and self._is_plain(frame):
                 self._plain.add(step.order)
-            return RecordedWork(step, place, (), isinstance(step.mark, Step), is_future, streams)
+            return RecordedWork(
+                step, place, (), isinstance(step.mark, trace.Step), is_future, streams
+            )
         work = RecordedWork(step, place, (), is_known=False, is_future=False, streams=streams)
         try:
             self._thread.is_reading = True
@@ -120,7 +122,7 @@ class RaceRecorder(HostRecorder):
         work = work._replace(accesses=self._accesses(uses, names), is_known=is_known)
         if not is_known:
             others = [use for use in uses if not self._is_watched(use.array)]
-            is_operator = calls.is_operator(step.call, self._is_watched)
+            is_operator = calls.is_operator(step.call)
             self._if_told[step.order] = work._replace(
                 accesses=self._accesses(others, names), is_known=is_operator
             )
@@ -150,7 +152,7 @@ class RaceRecorder(HostRecorder):
     # -- operators ----------------------------------------------------------------------------
 
     @contextmanager
-    def _watched(self, step: Step) -> Generator[None]:
+    def _watched(self, step: WatchedStep) -> Generator[None]:
         """Let the libraries tell the operators of a step, once if it runs inside of another."""
         thread = self._thread
         watches: list[AbstractContextManager[object]] = []
@@ -178,7 +180,7 @@ class RaceRecorder(HostRecorder):
         outer, depth, caller = thread.running[-1]
         inside = (one.stream for one in reversed(open_scopes.stack.scopes[depth:]))
         stream = next((one for one in inside if isinstance(one, HostStream)), outer.stream)
-        step = Step(stream, "operator", name, None)
+        step = trace.Step(stream, "operator", name, None)
         step.module, step.is_inline = library, True
         step.start_ns = step.end_ns = step.given_ns
         frame = places.users_frame(within=caller)
@@ -214,7 +216,7 @@ class RaceRecorder(HostRecorder):
 class _Running(NamedTuple):
     """What a thread runs."""
 
-    step: Step
+    step: WatchedStep
     depth: int
     """How many scopes were open when it began."""
     caller: CodeType | None

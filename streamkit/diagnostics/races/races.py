@@ -27,12 +27,12 @@ from streamkit.diagnostics.recording.operations import AuditedQueue, Operations
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
-    from streamkit._queues.trace import Step
     from streamkit._streams.host_stream import HostStream
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.search import Pair
+    from streamkit.protocols.watching import WatchedStep
 
 
 @block("streamkit.races() as report")
@@ -153,7 +153,7 @@ def _work(given: RecordedWork) -> search.Work:
     return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
 
 
-def _is_part(step: Step, given: Mapping[int, RecordedWork]) -> bool:
+def _is_part(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
     """Whether it is an operator, and a part of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
     return step.kind == "operator" and giver is not None and giver.is_known
@@ -204,7 +204,7 @@ class _Describer:
         lines = self._given[pair.first].place, self._given[pair.second].place
         return lines, pair.one.allocation or pair.one.array
 
-    def queue(self, step: Step) -> AuditedQueue | None:
+    def queue(self, step: WatchedStep) -> AuditedQueue | None:
         """Return what the report calls the queue of a step."""
         if step.stream is None:
             return None
@@ -241,7 +241,7 @@ class _Describer:
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
 
 
-def _gives(one: Step, other: Step) -> bool:
+def _gives(one: WatchedStep, other: WatchedStep) -> bool:
     """Whether a function gives another piece of work while it runs."""
     giver = other.giver
     while giver is not None and giver is not one:
