@@ -164,22 +164,20 @@ def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[ArrayUse]:
 
 # By name, as functions and as methods: which positional argument ``out`` is.
 _READ_ALL = {
-    "clip": 3, "copy": None, "cumprod": 3, "cumsum": 3, "dot": 2, "max": 2, "mean": 3, "min": 2,
-    "prod": 3, "round": 2, "std": 3, "sum": 3, "var": 3,
+    "amax": 2, "amin": 2, "argsort": None, "around": 2, "clip": 3, "concatenate": 2, "copy": None,
+    "cumprod": 3, "cumsum": 3, "dot": 2, "hstack": None, "inner": None, "max": 2, "mean": 3,
+    "min": 2, "outer": 2, "prod": 3, "ptp": 2, "round": 2, "sort": None, "stack": 2, "std": 3,
+    "sum": 3, "tensordot": None, "var": 3, "vdot": None, "vstack": None,
 }  # fmt: skip
 _READ_SOME = {
-    "all": 2, "any": 2, "argmax": 2, "argmin": 2, "choose": 2, "compress": 3, "take": 3, "trace": 5,
+    "all": 2, "any": 2, "argmax": 2, "argmin": 2, "choose": 2, "compress": 3, "einsum": None,
+    "take": 3, "trace": 5,
 }  # fmt: skip
-_FUNCTIONS_READ_ALL = _READ_ALL | {
-    "amax": 2, "amin": 2, "argsort": None, "around": 2, "concatenate": 2, "einsum": None,
-    "hstack": None, "inner": None, "outer": 2, "ptp": 2, "sort": None, "stack": 2,
-    "tensordot": None, "vdot": None, "vstack": None,
+_WRITE = {
+    "__setitem__": False, "copyto": True, "fill": True, "fill_diagonal": False, "place": False,
+    "put": False, "put_along_axis": False, "putmask": False, "setfield": False,
 }  # fmt: skip
-_METHODS_WRITE = {
-    "__setitem__": False, "fill": True, "partition": True, "put": False, "resize": False,
-    "setfield": False, "sort": True,
-}  # fmt: skip
-"""The methods that write their array, and whether they surely write all of it."""
+"""Those that write their first array, and whether they surely write all of it."""
 _METHODS_CHANGE = {
     *(f"__i{name}__" for name in (
         "add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
@@ -187,11 +185,6 @@ _METHODS_CHANGE = {
     )), "partition", "sort",
 }  # fmt: skip
 """The methods that read all of their array and write it."""
-_FUNCTIONS_WRITE = {
-    "copyto": True, "fill_diagonal": False, "place": False, "put": False,
-    "put_along_axis": False, "putmask": False,
-}  # fmt: skip
-"""The functions that write their first argument, and whether they surely write all of it."""
 _UFUNC_METHODS = {"reduce": 3, "accumulate": 3, "outer": None}
 _WHERE = {"amax": 5, "amin": 5, "copyto": 3, "max": 5, "min": 5, "prod": 6, "reduce": 6, "sum": 6}
 """Which positional argument ``where`` is, if it can be one."""
@@ -274,20 +267,14 @@ def _of_function(
         return [*_reads(args[:1])]
     if is_swap or (is_method and name in _METHODS_CHANGE):
         return [*_reads((args, named)), *_writes(args[:1])]
-    writes = (_METHODS_WRITE if is_method else _FUNCTIONS_WRITE).get(name)
-    if writes is not None and args:
-        if name == "__setitem__":
-            is_sure = len(args) > 1 and (args[1] is Ellipsis or _is_whole(args[1]))
-        else:
-            is_sure = writes and _is_everywhere(name, args, named)
+    if name in _WRITE and args:
+        is_sure = _WRITE[name] and _is_everywhere(name, args, named)
+        if name == "__setitem__" and len(args) > 1:
+            key = args[1]
+            is_sure = key is Ellipsis or (isinstance(key, slice) and key == slice(None))
         return [*_writes(args[:1], is_sure=is_sure), *_reads((args[1:], named), is_sure=is_sure)]
-    read_all = _READ_ALL if is_method else _FUNCTIONS_READ_ALL
-    found = _with_out(read_all, name, args, named, is_sure=True)
+    found = _with_out(_READ_ALL, name, args, named, is_sure=True)
     return found or _with_out(_READ_SOME, name, args, named, is_sure=False)
-
-
-def _is_whole(key: object) -> bool:
-    return isinstance(key, slice) and (key.start, key.stop, key.step) == (None, None, None)
 
 
 def _with_out(
