@@ -33,7 +33,7 @@ _LISTS = "the functions use lists, and no arrays"
 _BODY = "the work is the body of a scope, which is not looked at"
 _BLOCK = "the code of the block itself uses the array, on one of the two sides"
 _ON_GPU = "it runs on a GPU alone"
-_NAMES = "a function uses arrays that it was not given, and the report says that it was not looked at"
+_NAMES = "a function that is not looked at, as the report says, uses arrays that it was not given"
 
 HOST = Cases(
     (
