@@ -141,7 +141,7 @@ locks.in_child(_refuse_all)
 # -- the functions ----------------------------------------------------------------------------
 
 
-class _Call(Function):
+class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
     __slots__ = "_call", "future"
@@ -195,7 +195,7 @@ class _ThenCalls(WorkQueue):
         self._order = new_lock()
 
 
-class _HostCall(_Call):
+class _HostCall(_ThenCall):
     """A function of a host stream; the item before it waits for the mark."""
 
     __slots__ = ("mark",)
@@ -240,7 +240,7 @@ def _call_in_step(step: AbstractContextManager[None], function: Callable[[], Any
         return function()
 
 
-class _CudaCall(_Call):
+class _CudaCall(_ThenCall):
     """A function of a CUDA queue; the dispatcher tells it when the work before it has run."""
 
     __slots__ = "_failed", "_reached", "_record", "is_foreign"
@@ -278,6 +278,15 @@ class CudaThenCalls(_ThenCalls):
     """Those of a CUDA queue, called with its context current."""
 
     is_cuda = True
+    gpu_is_late = False  # the end of the program has waited for one of them in vain
+
+    def finish(self) -> bool:
+        """Wait until all have been called; the GPU gets its second for all of them together."""
+        if CudaThenCalls.gpu_is_late and self._is_held():
+            return False
+        has_finished = super().finish()
+        CudaThenCalls.gpu_is_late |= not has_finished
+        return has_finished
 
     def add(
         self, queue: QueueRecord, function: Callable[[], Any], what: Submitted, stream: object

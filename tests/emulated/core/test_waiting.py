@@ -481,6 +481,21 @@ def test_functions_may_wait_for_those_of_other_streams():
     assert [future.result(LONG) for future in futures] == list(range(4))
 
 
+def test_functions_that_wait_for_one_another_are_refused(held, gate):
+    one, two, both, futures = held(), held(), threading.Barrier(2), {}
+
+    def ask(name):
+        both.wait(LONG)
+        return futures[name].result()
+
+    futures["one"] = one.then(ask, "two")
+    futures["two"] = two.then(ask, "one")
+    gate.open()
+    for future in futures.values():
+        with pytest.raises(sk.ScopeError, match="'then' of a CUDA stream"):
+            within(future.result)
+
+
 # a second: threads that only compute hold the GIL as long as Python lets them, as is wanted
 def test_two_thousand_functions_that_allocate_log_and_take_locks():
     """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
