@@ -143,9 +143,10 @@ def _parser() -> _Parser:
                 action="store_true",
                 help="Import the installed libraries, and ask them too.",
             )
-    for name, (run, text, option, what) in PROGRAMS.items():
+    for name, (run, text, fail) in PROGRAMS.items():
         command = _added(commands, name, text)
-        command.add_argument(option, action="store_true", help=what)
+        if fail:
+            command.add_argument("--fail", action="store_true", help=fail)
         command.add_program(run)
     return parser
 
@@ -234,36 +235,23 @@ _RACED = 3
 def _races(options: argparse.Namespace) -> int:
     from streamkit.diagnostics.races.races import program_races
 
-    status, report = _program(
-        options, program_races, lambda report, stream: stream.write(f"{report}\n")
-    )
+    status, report = _program(options, program_races)
     return _RACED if options.fail and report is not None and report.certain else status
 
 
 def _audit(options: argparse.Namespace) -> int:
-    _need("streamkit audit", options)
-    from rich.console import Console
-
     from streamkit.diagnostics.audit.audit import program_audit
-    from streamkit.diagnostics.pictures import terminal
 
-    def show(report: Any, stream: Any) -> None:
-        terminal.show(report, Console(file=stream, highlight=False))
-
-    tool = functools.partial(program_audit, times=options.times)
-    return _program(options, tool, show)[0]
+    return _program(options, program_audit)[0]
 
 
-def _program(
-    options: argparse.Namespace,
-    tool: Callable[[], Block[Any]],
-    show: Callable[[Any, Any], object],
-) -> tuple[int, Any]:
+def _program(options: argparse.Namespace, tool: Callable[[], Block[Any]]) -> tuple[int, Any]:
     """Run a program under a tool, show and write its report; return its exit status and report.
 
     The report is None where it could not be made, and in a process that the program has forked.
     """
     from streamkit._cli import programs
+    from streamkit.diagnostics.pictures import terminal
 
     stderr, words = sys.stderr, [options.program, *options.arguments]
     files = [(options.html, _write_html), (options.json, _write_json)]
@@ -282,7 +270,7 @@ def _program(
         stderr.write(f"\n--- {options.command} ---\n")
         try:
             report = ended.report()
-            show(report, stderr)
+            terminal.show(str(report), stderr)
             if ended.threads:
                 stderr.write(f"{', '.join(ended.threads)}: {_GO_ON}\n")
             for path, write in given:
@@ -347,10 +335,8 @@ class Program(NamedTuple):
     run: Callable[[argparse.Namespace], int]
     text: str
     """As that of a ``Command``."""
-    option: str
-    """The option that it alone has."""
-    what: str
-    """What that option does."""
+    fail: str = ""
+    """What its option ``--fail`` does; empty if it has none."""
 
 
 PROGRAMS = {
@@ -359,7 +345,6 @@ PROGRAMS = {
         "Run a program, and find the waits that are missing in it.\n\n"
         "Options of streamkit come before the program, as in: "
         "streamkit races --html races.html train.py --epochs 3",
-        "--fail",
         "Exit with 3 if a race is certain.",
     ),
     "audit": Program(
@@ -367,8 +352,6 @@ PROGRAMS = {
         "Run a program, and show on which queue its work ran.\n\n"
         "Options of streamkit come before the program, as in: "
         "streamkit audit --html audit.html train.py --epochs 3",
-        "--times",
-        "Record times too, which needs CUDA 13 and slows CUDA down.",
     ),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -15,19 +14,16 @@ from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support.messages import at_end, describe
 from streamkit._support.refusals import block
 from streamkit.diagnostics.audit.callback_recorder import CallbackRecorder
-from streamkit.diagnostics.audit.cupti_recorder import CudaRecorder
-from streamkit.diagnostics.pictures import chrome_trace, page, terminal
-from streamkit.diagnostics.pictures.in_order import InOrder
-from streamkit.diagnostics.pictures.timeline import counted
+from streamkit.diagnostics.pictures import page, terminal, timeline
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.diagnostics.recording.operations import (
     AuditedQueue,
     Operation,
     Operations,
-    given_to_cuda,
+    Order,
     listed,
 )
-from streamkit.errors import OneQueueError, ScopeError
+from streamkit.errors import OneQueueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,65 +33,43 @@ if TYPE_CHECKING:
 
 
 @block("streamkit.audit() as report")
-def audit(*, times: bool = False) -> Generator[AuditReport]:
+def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
     submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
-    when it is made, so the report knows the order in which the GPU was given its work, and not when
-    that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
-    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host streams
-    know their times, which a report has if the block gave work to them alone.
+    when it is made, so the report knows the order in which the queues were given their work, and
+    not when that ran. A CUDA graph is one operation of the queue that launches it. The block's end
+    does not wait for the GPU, a stream may capture meanwhile, and nothing is left behind.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
     stream. Audits nest. In a forked child host streams alone are recorded.
 
-    With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
-    graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
-    every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
-    stays attached. Detaching it crashes a process that has a second thread, and gains next to
-    nothing in one that has none.
-
-    Args:
-        times: Record when each operation ran on the GPU.
-
     Raises:
-        BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
-            The error says how to install it.
-        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
-            it meanwhile.
-        CaptureError: The block ends while a stream captures, and times are recorded.
+        BackendNotInstalledError: There is a GPU but no CUPTI. The error says how to install it.
+        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
-    return _record(times=times, uses_cuda=driver.is_available)
+    return _record(driver.is_available)
 
 
 @block("program_audit() as report")
-def program_audit(*, times: bool = False) -> Generator[AuditReport]:
+def program_audit() -> Generator[AuditReport]:
     """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
-    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()), is_end=True)
+    return _record(lambda: bool(loader.driver_version()), is_end=True)
 
 
-def _record(
-    *, times: bool, uses_cuda: Callable[[], bool], is_end: bool = False
-) -> Generator[AuditReport]:
-    report, cuda = AuditReport(), None
-    if uses_cuda():
-        cuda = CudaRecorder() if times else CallbackRecorder()
-    host = HostRecorder(cuda.count if isinstance(cuda, CallbackRecorder) else int)
+def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator[AuditReport]:
+    report = AuditReport()
+    cuda = CallbackRecorder() if uses_cuda() else None
+    host = HostRecorder(int if cuda is None else cuda.count)
     recorders = (host,) if cuda is None else (cuda, host)
 
     def complete() -> None:
         on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
         on_cuda = [] if cuda is None else cuda.operations()
-        if times or not on_cuda:
-            key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-            found = [*on_cuda, *(one.operation for one in on_host)]
-            report.complete(found, unfinished=unfinished, key_of=key_of)
-        else:
-            order = InOrder([*map(given_to_cuda, on_cuda), *on_host])
-            report.complete(order.operations.operations, unfinished=unfinished, has_times=False)
+        report.complete(Order([*on_cuda, *on_host]).operations(), unfinished=unfinished)
 
     with ExitStack() as completing, ExitStack() as finishing:
         for recorder in recorders:
@@ -155,47 +129,23 @@ class AuditReport(Operations):
         wanted = _known(stream)
         if isinstance(wanted, AuditedQueue):
             return lambda queue: queue == wanted
-        if self._key_of is None or wanted.device == "cpu" or wanted.closed:
-            return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
-        key = self._key_of(wanted)
-        return lambda queue: queue.device != "cpu" and queue.key == key
+        return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
 
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print one row for each queue; without times, what was given to it.
-
-        Raises:
-            BackendNotInstalledError: rich is missing.
-        """
-        terminal.show(self)
-
-    def to_chrome_trace(self, path: str | PathLike[str]) -> None:
-        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
-
-        Args:
-            path: The file to write.
-
-        Raises:
-            ScopeError: The audit recorded no times.
-        """
-        if self._operations is not None and not self.has_times:
-            raise ScopeError(
-                "the audit recorded no times, which a trace shows. Record with "
-                "streamkit.audit(times=True)."
-            )
-        trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
-        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        """Print what each queue was given, and what held the host."""
+        terminal.show(str(self))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.
 
-        Without times it shows the order in which all was given.
+        It shows the order in which all was given.
 
         Args:
             path: The file to write.
         """
-        Path(path).write_text(page.html_of(self), encoding="utf-8")
+        Path(path).write_text(page.of_block(self), encoding="utf-8")
         return Path(path)
 
     def _repr_html_(self) -> str | None:
@@ -217,7 +167,6 @@ class AuditReport(Operations):
             "queues": [asdict(queue) for queue in queues],
             "operations": operations,
             "unfinished": self.unfinished,
-            "has_times": self.has_times,
         }
 
     @classmethod
@@ -237,15 +186,16 @@ class AuditReport(Operations):
                 for one in data["operations"]
             ),
             unfinished=data["unfinished"],
-            has_times=data.get("has_times", True),  # older data says nothing
         )
         return report
+
+    def __str__(self) -> str:
+        return timeline.text(self)
 
     def __repr__(self) -> str:
         if self._operations is None:
             return "<streamkit audit report, not over>"
-        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
-        return f"<streamkit audit report: {work}, {queues}>"
+        return f"<streamkit audit report: {timeline.title(self)}>"
 
 
 def _known(stream: StreamLike | AuditedQueue) -> Any:

@@ -1,4 +1,4 @@
-"""The recorder of the GPU without times: callbacks show it each call of the driver."""
+"""The recorder of the GPU: callbacks show it each call of the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streamkit._support import messages
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.callbacks import NoCallbacksError, RefusedError
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
-from streamkit.diagnostics.recording.operations import Operation
+from streamkit.diagnostics.recording.operations import LAST, Given, Operation
 from streamkit.errors import BackendNotInstalledError, ScopeError
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.operations import AuditedQueue
     from streamkit.diagnostics.recording.steps import CudaStep
 
+_NOT_KNOWN = LAST, LAST
+"""When it was given: what is known comes before."""
+
 
 class CallbackRecorder:
-    """Records what all threads give to the GPU, from ``start`` to ``stop``, without times."""
+    """Records what all threads give to the GPU, from ``start`` to ``stop``."""
 
     def __init__(self) -> None:
         self._calls: DriverRecording | None = None
@@ -56,14 +59,14 @@ class CallbackRecorder:
         """Return how many calls of the driver were noted so far."""
         return 0 if self._calls is None else self._calls.count()
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[Given]:
         """Return what was given, in that order."""
         if self._queues is None or self._calls is None:
             return []
         found = list(operations(self._steps, self._queues.named))
         if self._calls.lost:  # they can have been work, on any queue
             name = f"calls of the driver that could not be read: {self._calls.lost}"
-            found.append(Operation("function", name, None, 0, 0))
+            found.append(Given(Operation("function", name, None), _NOT_KNOWN, _NOT_KNOWN))
         return found
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
