@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,24 +11,30 @@ from typing import TYPE_CHECKING, Any
 from streamkit._cuda import driver, loader
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit._support.messages import at_end, describe
+from streamkit._support.messages import at_end, describe, forked
 from streamkit._support.refusals import block
-from streamkit.diagnostics.audit.callback_recorder import CallbackRecorder
 from streamkit.diagnostics.pictures import page, terminal, timeline
+from streamkit.diagnostics.recording import places
+from streamkit.diagnostics.recording.callbacks import NoCallbacksError, RefusedError
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.diagnostics.recording.operations import (
+    LAST,
     AuditedQueue,
+    Given,
     Operation,
     Operations,
     Order,
     listed,
 )
-from streamkit.errors import OneQueueError
+from streamkit.errors import BackendNotInstalledError, OneQueueError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from os import PathLike
 
+    from streamkit.diagnostics.recording.driver_recorder import DriverQueues
+    from streamkit.diagnostics.recording.steps import CudaStep
     from streamkit.protocols import StreamLike
 
 
@@ -61,25 +67,83 @@ def program_audit() -> Generator[AuditReport]:
 
 
 def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator[AuditReport]:
-    report = AuditReport()
-    cuda = CallbackRecorder() if uses_cuda() else None
-    host = HostRecorder(int if cuda is None else cuda.count)
-    recorders = (host,) if cuda is None else (cuda, host)
+    report, cuda = AuditReport(), CallbackRecorder(uses_cuda)
+    host = HostRecorder(cuda.count)
 
     def complete() -> None:
-        on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
-        on_cuda = [] if cuda is None else cuda.operations()
-        report.complete(Order([*on_cuda, *on_host]).operations(), unfinished=unfinished)
+        on_host, unfinished = host.operations(cuda.queue_of)
+        given = Order([*cuda.operations(), *on_host])
+        report.complete(given.operations(), unfinished=unfinished)
 
     with ExitStack() as completing, ExitStack() as finishing:
-        for recorder in recorders:
+        for recorder in (cuda, host):
             finishing.push(at_end(recorder.stop))
             recorder.start()
         completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
-        if cuda is not None:
-            cuda.sync()
+        cuda.check()
         host.sync(is_end=is_end)
+
+
+class CallbackRecorder:
+    """Records what all threads give to the GPU, from ``start`` to ``stop``, if there is one."""
+
+    def __init__(self, uses_cuda: Callable[[], bool]) -> None:
+        self._uses_cuda = uses_cuda
+        self._calls: DriverRecording | None = None
+        self._steps: list[CudaStep] = []
+        self._queues: DriverQueues | None = None
+
+    def start(self) -> None:
+        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
+        if not self._uses_cuda():
+            return
+        calls = DriverRecording(places.line_of_user, of_launches=False)
+        try:
+            calls.start()
+        except RefusedError as error:
+            raise ScopeError(f"an audit cannot begin here: {error}.") from error
+        except NoCallbacksError as error:
+            message = f"an audit of CUDA streams needs CUPTI: {error}."
+            raise BackendNotInstalledError(message, name="cupti") from error
+        self._calls = calls
+
+    def check(self) -> None:
+        """Raise ForkedProcessError if it began before a fork of which this is the child."""
+        if self._calls is not None and loader.is_forked:
+            raise forked()
+
+    def stop(self) -> None:
+        """End. Nothing is left behind."""
+        if self._calls is not None:
+            self._calls.stop()
+            if not loader.is_forked:
+                self._steps = self._calls.steps()
+                self._queues = self._calls.queues(self._steps)
+
+    def count(self) -> int:
+        """Return how many calls of the driver were noted so far."""
+        return 0 if self._calls is None else self._calls.count()
+
+    def operations(self) -> list[Given]:
+        """Return what was given, in that order."""
+        if self._queues is None or self._calls is None:
+            return []
+        found = list(operations(self._steps, self._queues.named))
+        if self._calls.lost:  # they can have been work, on any queue
+            name = f"calls of the driver that could not be read: {self._calls.lost}"
+            found.append(Given(Operation("function", name, None), (LAST, LAST), (LAST, LAST)))
+        return found
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
+        if self._queues is None:
+            return None
+        if not isinstance(stream, int):
+            with suppress(Exception):  # closed, or another thread's
+                return self._queues.of_record(stream._live())
+            stream = stream.id
+        return self._queues.with_id(stream)
 
 
 class AuditReport(Operations):
@@ -91,8 +155,15 @@ class AuditReport(Operations):
         Args:
             stream: Any library's, or one of ``queues``.
         """
-        is_there = self._finder(stream)
-        return [one for one in self.work if one.queue is None or not is_there(one.queue)]
+        wanted = _known(stream)
+        if isinstance(wanted, AuditedQueue):
+            return [one for one in self.work if one.queue != wanted]
+        there = wanted.device, wanted.id
+        return [
+            one
+            for one in self.work
+            if one.queue is None or (one.queue.device, one.queue.id) != there
+        ]
 
     def assert_one_queue(self, stream: StreamLike | AuditedQueue | None = None) -> None:
         """Check that all work ran on one stream.
@@ -124,12 +195,6 @@ class AuditReport(Operations):
                 f"{len(strays)} of {len(work)} operations did not run on {where}:\n{lines}\n"
                 "Put the work inside 'with streamkit.use(stream):', after every import."
             )
-
-    def _finder(self, stream: StreamLike | AuditedQueue) -> Callable[[AuditedQueue], bool]:
-        wanted = _known(stream)
-        if isinstance(wanted, AuditedQueue):
-            return lambda queue: queue == wanted
-        return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
 
     # -- to look at ---------------------------------------------------------------------------
 

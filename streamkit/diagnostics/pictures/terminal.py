@@ -13,7 +13,7 @@ def show(text: str, stream: TextIO | None = None) -> None:
     """Print a text, by default to stdout, with what its encoding lacks written out."""
     stream = stream or sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    print(writable(text, encoding), file=stream)  # noqa: T201 - what it is for
+    print(writable(text, encoding), file=stream)
 
 
 def writable(text: str, encoding: str = "utf-8") -> str:

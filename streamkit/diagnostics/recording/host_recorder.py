@@ -74,19 +74,15 @@ class HostRecorder:
             if not open_scopes.holds(stream):
                 stream._work.has_run(others)  # noqa: SLF001 - a sync would raise errors of the block
 
-    def operations(
-        self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
-    ) -> tuple[list[Given], int]:
+    def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return what ran, and how many functions have not.
 
         ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
         """
         queues: dict[Any, Any] = {None: None}
         for stream in {step.stream for step in self._steps} - {None}:
-            if isinstance(stream, HostStream):
-                queues[stream] = host_queue(stream)
-            else:
-                queues[stream] = None if queue_of is None else queue_of(stream)
+            is_host = isinstance(stream, HostStream)
+            queues[stream] = host_queue(stream) if is_host else queue_of(stream)
         found: list[Given] = []
         unfinished = 0
         for step, given in self.given_as(self._steps, lambda step: queues[step.stream]):

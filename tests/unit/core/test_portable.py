@@ -164,9 +164,9 @@ def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_used
 import shutil, sys  # shutil first, for the same reason
 sys.platform = "win32"
 from streamkit import BackendNotInstalledError
-from streamkit.diagnostics.audit.callback_recorder import CallbackRecorder  # as on a GPU
+from streamkit.diagnostics.audit.audit import CallbackRecorder  # as on a GPU
 try:
-    CallbackRecorder().start()
+    CallbackRecorder(lambda: True).start()
 except BackendNotInstalledError as error:
     print(error)
 """,
