@@ -63,7 +63,6 @@ NAMES = {
     "pylibcudf-cu13": "pylibcudf",
     "pylibraft-cu13": "RAFT",
     "pynvvideocodec": "PyNvVideoCodec",
-    "cupti-python": "cupti-python",
 }
 
 

@@ -1,9 +1,8 @@
 """The command ``streamkit``: results go to stdout, what went wrong to stderr.
 
-``doctor``, ``races`` and ``--version`` need nothing but StreamKit. What another command needs is
-imported when it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it
-has the key ``error``. Around a program stdout and the exit status are the program's, and the report
-goes to stderr.
+Only ``demo`` needs something beside StreamKit, which is NumPy. With ``--json`` stdout is one JSON
+object whatever happens; after an error it has the key ``error``. Around a program stdout and the
+exit status are the program's, and the report goes to stderr.
 """
 
 from __future__ import annotations
@@ -135,36 +134,23 @@ def _doctor(options: argparse.Namespace) -> int:
 def _races(options: argparse.Namespace) -> int:
     from streamkit.diagnostics.races.races import program_races
 
-    status, report = _program(
-        options, program_races, lambda report, stream: stream.write(f"{report}\n")
-    )
+    status, report = _program(options, program_races)
     return 3 if options.fail and report is not None and report.certain else status
 
 
 def _audit(options: argparse.Namespace) -> int:
-    _need("streamkit audit", "rich")
-    from rich.console import Console
-
     from streamkit.diagnostics.audit.audit import program_audit
-    from streamkit.diagnostics.pictures import terminal
 
-    def show(report: Any, stream: Any) -> None:
-        terminal.show(report, Console(file=stream, highlight=False))
-
-    tool = functools.partial(program_audit, times=options.times)
-    return _program(options, tool, show)[0]
+    return _program(options, program_audit)[0]
 
 
-def _program(
-    options: argparse.Namespace,
-    tool: Callable[[], Block[Any]],
-    show: Callable[[Any, Any], object],
-) -> tuple[int, Any]:
+def _program(options: argparse.Namespace, tool: Callable[[], Block[Any]]) -> tuple[int, Any]:
     """Run a program under a tool, show and write its report; return its exit status and report.
 
     The report is None where it could not be made, and in a process that the program has forked.
     """
     from streamkit._cli import programs
+    from streamkit.diagnostics.pictures import terminal
 
     stderr: TextIO = sys.stderr
     files, words = _files(options), [options.program, *options.arguments]
@@ -183,7 +169,7 @@ def _program(
             if ended.failure is not None:
                 raise ended.failure
             report = ended.report
-            show(report, stderr)
+            terminal.show(str(report), stderr)
             if ended.threads:
                 stderr.write(f"{', '.join(ended.threads)}: still running, unseen from here on.\n")
             for kind, path in files.items():
@@ -336,13 +322,7 @@ PROGRAMS = {
     "audit": Command(
         _audit,
         "Run a program, and show on which queue its work ran.",
-        {
-            "--times": {
-                "help": "Record times too, which needs CUDA 13 and slows CUDA down.",
-                **_FLAG,
-            },
-            **PROGRAM,
-        },
+        PROGRAM,
     ),
 }
 

@@ -86,10 +86,6 @@ class Library(NamedTuple):
     """A pattern whose last match in a kernel's name has what the kernel does as its group."""
     colour: str | None = None
     """The colour of its work in pictures."""
-    letter: str | None = None
-    """The letter of its work in the terminal."""
-    profiling: str | None = None
-    """The attribute of ``module`` that is true while its profiler has CUPTI."""
     names: tuple[OtherName, ...] = ()
     """What its users write, and what they write here."""
     uncompiled: dict[str, object] = {}  # noqa: RUF012 - a field that no code changes

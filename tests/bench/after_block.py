@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,6 @@ _CHILD = (
 _SECONDS = 100
 BLOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "audit()": sk.audit,
-    "audit(times=True)": partial(sk.audit, times=True),
     "races()": sk.races,
 }
 
@@ -70,8 +68,6 @@ class AfterBlock(Plan):
 def main(block: str, device: int, repeats: int, iterations: int) -> None:
     """Measure in this process, and print the times."""
     import torch
-
-    warnings.simplefilter("ignore", RuntimeWarning)  # of what an audit with times leaves behind
 
     x = torch.zeros(1, device=f"cuda:{device}")
     stream = loader.cu.CUstream(torch.cuda.current_stream(device).cuda_stream)

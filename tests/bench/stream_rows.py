@@ -303,13 +303,12 @@ PLANS.extend(
     AfterBlock(
         f"any CUDA call of the process after {block} has ended",
         "the same call before it",
-        at_most=at_most,
+        at_most=1.05,
         aim=1.0,
         note="the worse of a launch by torch and a query by the driver's bindings; needs CUPTI",
         block=block,
     )
-    # nothing is left of a block; but with times CUPTI stays attached
-    for block, at_most in {"audit()": 1.05, "races()": 1.05, "audit(times=True)": 3.0}.items()
+    for block in ("audit()", "races()")  # of which nothing is left
 )
 
 
@@ -323,20 +322,6 @@ PLANS.extend(
 def _audited(libraries: Libraries) -> Generator[Arms]:
     x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
     yield from _inside(sk.audit, partial(x.fill_, 1))
-
-
-@_row(
-    "a launch inside audit(times=True)",
-    "the same launch outside",
-    at_most=1.5,
-    aim=1.2,
-    note="torch's fill_ of one number; needs CUPTI",
-    is_last=True,  # CUPTI stays attached
-)
-def _audited_with_times(libraries: Libraries) -> Generator[Arms]:
-    x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # that says so
-        yield from _inside(partial(sk.audit, times=True), partial(x.fill_, 1))
 
 
 def _inside(block: Callable[[], Any], launch: Callable[[], object]) -> Generator[Arms]:

@@ -46,7 +46,7 @@ PACKAGES = ("torch", "cupy-cuda12x", "cupy-cuda13x", "warp-lang", "apache-tvm-ff
             "cuda-bindings", "numba-cuda", "jax", "triton", "rmm-cu13", "nvmath-python",
             "cuda-cccl", "cuda-tile", "cvcuda-cu13", "nccl4py", "nvidia-cutlass-dsl",
             "nvidia-dali-cuda130", "pylibcudf-cu13", "pylibraft-cu13", "pynvvideocodec",
-            "cupti-python", "numpy", "pytest")  # fmt: skip
+            "numpy", "pytest")  # fmt: skip
 
 Record = dict[str, Any]
 """``runs`` by an id; of each of ``files`` by its name the hash of what it ``reaches``, its ``run``,

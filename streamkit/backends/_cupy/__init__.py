@@ -20,7 +20,6 @@ LIBRARY = Library(
     kernels=r"^cupy_",
     operation=r"^cupy_(\w+?)(?:__|$)",
     colour="#0072B2",
-    letter="c",
     names=(
         OtherName(
             "A stream", "cupy.cuda.Stream(non_blocking=True)", "sk.new_stream(nonblocking=True)"

@@ -19,7 +19,6 @@ LIBRARY = Library(
     # of the compilation.
     kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
     colour="#CC79A7",
-    letter="n",
     names=(
         OtherName("A stream", "cuda.stream()", "sk.new_stream()"),
         OtherName(

@@ -22,8 +22,6 @@ LIBRARY = Library(
     kernels=r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_",
     operation=r"(\w+?)_kernel_cuda\b|(\w+)Functor<|CUDAFunctor(?:On\w+?)?_(\w+)",
     colour="#D55E00",
-    letter="t",
-    profiling="autograd.profiler._is_profiler_enabled",
     uncompiled={  # what torch.compiler.disable sets, whose wrapper would make each call slower
         "_torchdynamo_disable": True,
         "_torchdynamo_disable_msg": "streams are no part of a compiled graph. Put 'with "

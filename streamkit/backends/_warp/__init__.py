@@ -23,7 +23,6 @@ LIBRARY = Library(
     kernels=r"_cuda_kernel_(forward|backward)$",
     operation=r"^_*(\w+?)_[0-9a-f]{8}_cuda_kernel_(?:forward|backward)$",
     colour="#009E73",
-    letter="w",
     names=(
         OtherName("A stream", "wp.Stream(device)", "sk.new_stream(device)"),
         OtherName(

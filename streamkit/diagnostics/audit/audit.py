@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,100 +11,139 @@ from typing import TYPE_CHECKING, Any
 from streamkit._cuda import driver, loader
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit._support.messages import at_end, describe
+from streamkit._support.messages import at_end, describe, forked
 from streamkit._support.refusals import block
-from streamkit.diagnostics.audit.callback_recorder import CallbackRecorder
-from streamkit.diagnostics.audit.cupti_recorder import CudaRecorder
-from streamkit.diagnostics.pictures import chrome_trace, page, terminal
-from streamkit.diagnostics.pictures.in_order import InOrder
-from streamkit.diagnostics.pictures.timeline import counted
+from streamkit.diagnostics.pictures import page, terminal, timeline
+from streamkit.diagnostics.recording import places
+from streamkit.diagnostics.recording.callbacks import NoCallbacksError, RefusedError
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.diagnostics.recording.operations import (
+    LAST,
     AuditedQueue,
+    Given,
     Operation,
     Operations,
-    given_to_cuda,
+    Order,
     listed,
 )
-from streamkit.errors import OneQueueError, ScopeError
+from streamkit.errors import BackendNotInstalledError, OneQueueError, ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from os import PathLike
 
+    from streamkit.diagnostics.recording.driver_recorder import DriverQueues
+    from streamkit.diagnostics.recording.steps import CudaStep
     from streamkit.protocols import StreamLike
 
 
 @block("streamkit.audit() as report")
-def audit(*, times: bool = False) -> Generator[AuditReport]:
+def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
     submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
-    when it is made, so the report knows the order in which the GPU was given its work, and not when
-    that ran. A CUDA graph is one operation of the queue that launches it. The block's end does not
-    wait for the GPU, a stream may capture meanwhile, and nothing is left behind. Host streams
-    know their times, which a report has if the block gave work to them alone.
+    when it is made, so the report knows the order in which the queues were given their work, and
+    not when that ran. A CUDA graph is one operation of the queue that launches it. The block's end
+    does not wait for the GPU, a stream may capture meanwhile, and nothing is left behind.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
     stream. Audits nest. In a forked child host streams alone are recorded.
 
-    With ``times=True`` CUPTI records when each operation ran on the GPU, and each operation of a
-    graph. That needs CUDA 13 and cupti-python, and the block's end waits for the GPU. From then on
-    every CUDA call of the process costs more, of which a RuntimeWarning tells once, because CUPTI
-    stays attached. Detaching it crashes a process that has a second thread, and gains next to
-    nothing in one that has none.
-
-    Args:
-        times: Record when each operation ran on the GPU.
-
     Raises:
-        BackendNotInstalledError: There is a GPU but no CUPTI, or none of CUDA 13, which times need.
-            The error says how to install it.
-        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time, or took
-            it meanwhile.
-        CaptureError: The block ends while a stream captures, and times are recorded.
+        BackendNotInstalledError: There is a GPU but no CUPTI. The error says how to install it.
+        ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
-    return _record(times=times, uses_cuda=driver.is_available)
+    return _record(driver.is_available)
 
 
 @block("program_audit() as report")
-def program_audit(*, times: bool = False) -> Generator[AuditReport]:
+def program_audit() -> Generator[AuditReport]:
     """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
-    return _record(times=times, uses_cuda=lambda: bool(loader.driver_version()), is_end=True)
+    return _record(lambda: bool(loader.driver_version()), is_end=True)
 
 
-def _record(
-    *, times: bool, uses_cuda: Callable[[], bool], is_end: bool = False
-) -> Generator[AuditReport]:
-    report, cuda = AuditReport(), None
-    if uses_cuda():
-        cuda = CudaRecorder() if times else CallbackRecorder()
-    host = HostRecorder(cuda.count if isinstance(cuda, CallbackRecorder) else int)
-    recorders = (host,) if cuda is None else (cuda, host)
+def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator[AuditReport]:
+    report, cuda = AuditReport(), CallbackRecorder(uses_cuda)
+    host = HostRecorder(cuda.count)
 
     def complete() -> None:
-        on_host, unfinished = host.operations(None if cuda is None else cuda.queue_of)
-        on_cuda = [] if cuda is None else cuda.operations()
-        if times or not on_cuda:
-            key_of = cuda.key_of if isinstance(cuda, CudaRecorder) else None
-            found = [*on_cuda, *(one.operation for one in on_host)]
-            report.complete(found, unfinished=unfinished, key_of=key_of)
-        else:
-            order = InOrder([*map(given_to_cuda, on_cuda), *on_host])
-            report.complete(order.operations.operations, unfinished=unfinished, has_times=False)
+        on_host, unfinished = host.operations(cuda.queue_of)
+        given = Order([*cuda.operations(), *on_host])
+        report.complete(given.operations(), unfinished=unfinished)
 
     with ExitStack() as completing, ExitStack() as finishing:
-        for recorder in recorders:
+        for recorder in (cuda, host):
             finishing.push(at_end(recorder.stop))
             recorder.start()
         completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
-        if cuda is not None:
-            cuda.sync()
+        cuda.check()
         host.sync(is_end=is_end)
+
+
+class CallbackRecorder:
+    """Records what all threads give to the GPU, from ``start`` to ``stop``, if there is one."""
+
+    def __init__(self, uses_cuda: Callable[[], bool]) -> None:
+        self._uses_cuda = uses_cuda
+        self._calls: DriverRecording | None = None
+        self._steps: list[CudaStep] = []
+        self._queues: DriverQueues | None = None
+
+    def start(self) -> None:
+        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
+        if not self._uses_cuda():
+            return
+        calls = DriverRecording(places.line_of_user, of_launches=False)
+        try:
+            calls.start()
+        except RefusedError as error:
+            raise ScopeError(f"an audit cannot begin here: {error}.") from error
+        except NoCallbacksError as error:
+            message = f"an audit of CUDA streams needs CUPTI: {error}."
+            raise BackendNotInstalledError(message, name="cupti") from error
+        self._calls = calls
+
+    def check(self) -> None:
+        """Raise ForkedProcessError if it began before a fork of which this is the child."""
+        if self._calls is not None and loader.is_forked:
+            raise forked()
+
+    def stop(self) -> None:
+        """End. Nothing is left behind."""
+        if self._calls is not None:
+            self._calls.stop()
+            if not loader.is_forked:
+                self._steps = self._calls.steps()
+                self._queues = self._calls.queues(self._steps)
+
+    def count(self) -> int:
+        """Return how many calls of the driver were noted so far."""
+        return 0 if self._calls is None else self._calls.count()
+
+    def operations(self) -> list[Given]:
+        """Return what was given, in that order."""
+        if self._queues is None or self._calls is None:
+            return []
+        found = list(operations(self._steps, self._queues.named))
+        if self._calls.lost:  # they can have been work, on any queue
+            name = f"calls of the driver that could not be read: {self._calls.lost}"
+            found.append(Given(Operation("function", name, None), (LAST, LAST), (LAST, LAST)))
+        return found
+
+    def queue_of(self, stream: Any) -> AuditedQueue | None:
+        """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
+        if self._queues is None:
+            return None
+        if not isinstance(stream, int):
+            with suppress(Exception):  # closed, or another thread's
+                return self._queues.of_record(stream._live())
+            stream = stream.id
+        return self._queues.with_id(stream)
 
 
 class AuditReport(Operations):
@@ -117,8 +155,15 @@ class AuditReport(Operations):
         Args:
             stream: Any library's, or one of ``queues``.
         """
-        is_there = self._finder(stream)
-        return [one for one in self.work if one.queue is None or not is_there(one.queue)]
+        wanted = _known(stream)
+        if isinstance(wanted, AuditedQueue):
+            return [one for one in self.work if one.queue != wanted]
+        there = wanted.device, wanted.id
+        return [
+            one
+            for one in self.work
+            if one.queue is None or (one.queue.device, one.queue.id) != there
+        ]
 
     def assert_one_queue(self, stream: StreamLike | AuditedQueue | None = None) -> None:
         """Check that all work ran on one stream.
@@ -151,51 +196,21 @@ class AuditReport(Operations):
                 "Put the work inside 'with streamkit.use(stream):', after every import."
             )
 
-    def _finder(self, stream: StreamLike | AuditedQueue) -> Callable[[AuditedQueue], bool]:
-        wanted = _known(stream)
-        if isinstance(wanted, AuditedQueue):
-            return lambda queue: queue == wanted
-        if self._key_of is None or wanted.device == "cpu" or wanted.closed:
-            return lambda queue: (queue.device, queue.id) == (wanted.device, wanted.id)
-        key = self._key_of(wanted)
-        return lambda queue: queue.device != "cpu" and queue.key == key
-
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print one row for each queue; without times, what was given to it.
-
-        Raises:
-            BackendNotInstalledError: rich is missing.
-        """
-        terminal.show(self)
-
-    def to_chrome_trace(self, path: str | PathLike[str]) -> None:
-        """Write Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
-
-        Args:
-            path: The file to write.
-
-        Raises:
-            ScopeError: The audit recorded no times.
-        """
-        if self._operations is not None and not self.has_times:
-            raise ScopeError(
-                "the audit recorded no times, which a trace shows. Record with "
-                "streamkit.audit(times=True)."
-            )
-        trace = {"traceEvents": list(chrome_trace.events(self)), "displayTimeUnit": "ns"}
-        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        """Print what each queue was given, and what held the host."""
+        terminal.show(str(self))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page to zoom into, filter and search; return its path. It needs no network.
 
-        Without times it shows the order in which all was given.
+        It shows the order in which all was given.
 
         Args:
             path: The file to write.
         """
-        Path(path).write_text(page.html_of(self), encoding="utf-8")
+        Path(path).write_text(page.of_block(self), encoding="utf-8")
         return Path(path)
 
     def _repr_html_(self) -> str | None:
@@ -217,7 +232,6 @@ class AuditReport(Operations):
             "queues": [asdict(queue) for queue in queues],
             "operations": operations,
             "unfinished": self.unfinished,
-            "has_times": self.has_times,
         }
 
     @classmethod
@@ -237,15 +251,16 @@ class AuditReport(Operations):
                 for one in data["operations"]
             ),
             unfinished=data["unfinished"],
-            has_times=data.get("has_times", True),  # older data says nothing
         )
         return report
+
+    def __str__(self) -> str:
+        return timeline.text(self)
 
     def __repr__(self) -> str:
         if self._operations is None:
             return "<streamkit audit report, not over>"
-        work, queues = counted(len(self.work), "operation"), counted(len(self.queues), "queue")
-        return f"<streamkit audit report: {work}, {queues}>"
+        return f"<streamkit audit report: {timeline.title(self)}>"
 
 
 def _known(stream: StreamLike | AuditedQueue) -> Any:

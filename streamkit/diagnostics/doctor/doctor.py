@@ -20,7 +20,6 @@ from streamkit._cuda import driver, loader
 from streamkit._queues import identity, open_scopes, ordering, registry
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support import living_processes
-from streamkit.diagnostics.doctor import driver_library
 from streamkit.diagnostics.doctor.installed import Installed
 from streamkit.diagnostics.doctor.report import DoctorReport, Driver, Standing, run_check
 from streamkit.protocols import CurrentStream, Diagnosis, Finding
@@ -81,7 +80,9 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
 
 # -- the driver: is there one, does it start, is it new enough -------------------------------------
 
-_ABOUT = Path("/proc/driver/nvidia/version")
+_ABOUT = Path("/proc/driver/nvidia/version")  # where its kernel module is loaded
+_MAPS = Path("/proc/self/maps")
+_WSL = Path("/usr/lib/wsl/lib")
 _TOO_OLD = 35
 
 # What to do about an error with which the driver or a device does not start, by CUDA's number.
@@ -142,7 +143,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         else:
             yield Finding(
                 "driver-fails",
-                f"CUDA does not start: {error.call} of {driver_library.loaded_from()} failed with "
+                f"CUDA does not start: {error.call} of {_loaded_from()} failed with "
                 f"{error.name} ({error.code})",
                 _REMEDIES.get(error.code, _RESTART),
             )
@@ -160,7 +161,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
 
 def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterator[Finding]:
     if not version:  # what is loaded as the driver is none
-        yield from driver_library.look()
+        yield from _look_at_library()
     else:
         yield Finding(
             "no-cuda-python",
@@ -174,7 +175,7 @@ def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterat
 def _no_device(version: int) -> Iterator[Finding]:
     visible = os.environ.get(loader.VISIBLE)
     if not version:
-        yield from driver_library.look()
+        yield from _look_at_library()
     elif visible is not None:
         yield Finding(
             "no-device",
@@ -195,6 +196,52 @@ def _release() -> str | None:
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _ABOUT.read_text(encoding="utf-8"))
         return found and found[1]
     return None
+
+
+def _loaded_from() -> str:
+    """Return the file that is loaded as the driver's library, or its name if none tells."""
+    try:
+        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    paths = [line[line.index("/") :] for line in lines if "/" in line]
+    return next((path for path in paths if "/libcuda.so" in path), loader.LIBRARY)
+
+
+def _look_at_library() -> Iterator[Finding]:
+    """Yield what keeps the library from being used; nothing where there is no sign of a GPU."""
+    why = loader.why_not_loaded()
+    if not why:
+        yield Finding(
+            "driver-fails",
+            f"{_loaded_from()} is loaded as the CUDA driver, and does not answer like one",
+            "Take its folder off LD_LIBRARY_PATH, or remove the file, so that the library of "
+            "NVIDIA's driver is found. A container that is started with --gpus all has it.",
+        )
+    elif sys.platform != "linux":
+        return  # it has no other places for the library
+    elif "/" in why.partition(":")[0]:  # it found the file, which it otherwise only names
+        yield Finding(
+            "driver-fails",
+            f"the driver's library is there and cannot be loaded: {why}",
+            "Remove that file unless NVIDIA's driver installed it: some images have an empty one. "
+            "Start a container with --gpus all, which brings the driver's library.",
+        )
+    elif _WSL.is_dir():
+        yield Finding(
+            "wsl-library",
+            f"this is Linux inside Windows (WSL), and {loader.LIBRARY} cannot be found although "
+            f"{_WSL} is there, where Windows puts it",
+            f"Let programs look there: export LD_LIBRARY_PATH={_WSL}:$LD_LIBRARY_PATH. Install no "
+            "NVIDIA driver inside WSL, because that of Windows serves both.",
+        )
+    elif _ABOUT.exists():
+        yield Finding(
+            "no-driver",
+            f"NVIDIA's kernel module is loaded, and its library {loader.LIBRARY} cannot be found",
+            "Start a container with --gpus all. Outside of one, install the same version of the "
+            "driver's libraries, or name their folder in LD_LIBRARY_PATH.",
+        )
 
 
 def look_at_folder() -> Iterator[Finding]:

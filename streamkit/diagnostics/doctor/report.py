@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamkit._support import messages
+from streamkit.diagnostics.pictures import terminal
+from streamkit.diagnostics.pictures.timeline import counted
 from streamkit.errors import StreamKitError
 from streamkit.protocols import Finding
 
@@ -81,21 +83,17 @@ class DoctorReport:
         return not self.findings
 
     def show(self) -> None:
-        sys.stdout.write(_writable(str(self), sys.stdout.encoding or "utf-8") + "\n")
+        """Print it."""
+        terminal.show(str(self))
 
     def __str__(self) -> str:
-        return _writable("\n".join(_lines(self)))
+        return terminal.writable("\n".join(_lines(self)))
 
     def __repr__(self) -> str:
         return f"<streamkit doctor report: {_counted(self)}>"
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
-
-
-def _writable(text: str, encoding: str = "utf-8") -> str:
-    """Return a text with what the encoding lacks written out, as bytes in a variable are."""
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def as_data(report: DoctorReport) -> dict[str, Any]:
@@ -145,8 +143,7 @@ def _lines(report: DoctorReport) -> Iterator[str]:
 
 
 def _counted(report: DoctorReport) -> str:
-    count = len(report.findings)
-    return f"{count} finding{'' if count == 1 else 's'}"
+    return counted(len(report.findings), "finding")
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -10,30 +10,32 @@ from typing import Any
 
 
 def has(name: str, *majors: int) -> bool:
-    """Whether the toolkit's library of that name, of one of these versions, can be loaded here.
+    """Whether the toolkit's library of that name, of one of these versions, can be loaded here."""
+    # elsewhere its libraries have other names, and nothing here needs them
+    return sys.platform != "linux" or load(name, *majors) is not None
+
+
+def load(name: str, *majors: int) -> Any:
+    """Return the toolkit's library of that name, of the first of these versions; None if none.
 
     As the libraries do, it looks beside what pip has installed, and then where the system looks.
-    Where the process has one already, no second one is loaded beside it.
+    Where the process has one already, that is it: two copies in one process do not know each other.
     """
-    if sys.platform != "linux":
-        return True  # its libraries have other names there, and nothing here needs them
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     files = [f"lib{name}.so.{major}" for major in majors]
     for file in files:
         with contextlib.suppress(OSError):
-            ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-            return True
-    with contextlib.suppress(Exception):  # it is not installed, or finds none
+            return ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    with contextlib.suppress(Exception):  # not installed, older than that, or it finds none
         finder: Any = importlib.import_module("cuda.pathfinder")
         path = finder.load_nvidia_dynamic_lib(name).abs_path
         if any(file in path for file in files):
-            return True
+            return ctypes.CDLL(path)
     for file in files:
         with contextlib.suppress(OSError):
-            ctypes.CDLL(file)
-            return True
-    return False
+            return ctypes.CDLL(file)
+    return None
 
 
 def has_headers() -> bool:

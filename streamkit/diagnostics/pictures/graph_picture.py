@@ -7,8 +7,7 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from streamkit.diagnostics.pictures.race_list import STYLE, race_list
-from streamkit.diagnostics.pictures.styles import STYLES, UNKNOWN
+from streamkit.diagnostics.pictures.styles import style_of
 from streamkit.diagnostics.recording.kernel_names import (
     library_of_kernel,
     operation,
@@ -41,43 +40,6 @@ _STYLE = """
   .skg .other text { fill: #e6edf3; }
 }
 """
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Races of a graph</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 16px; }}
-h1 {{ font-size: 20px; line-height: 1.3; overflow-wrap: anywhere; }}
-{style}</style>
-<h1>{heading}</h1>
-{picture}
-<p>{legend}</p>
-{races}</html>
-"""
-
-
-def page(
-    nodes: Sequence[Node],
-    edges: Sequence[tuple[int, int]],
-    races: Sequence[str],
-    missing: Sequence[tuple[int, int]],
-    heading: str,
-) -> str:
-    """Return a page with the picture, an arrow for each missing edge, and the races as text.
-
-    ``missing`` are the edges that the graph lacks, as ``edges``.
-    """
-    return _PAGE.format(
-        heading=html.escape(heading),
-        legend="Dashed arrow: an order that is missing." if missing else "",
-        style=STYLE,
-        races=race_list(races),
-        picture=svg(nodes, edges, missing),
-    )
 
 
 def name_of(kind: str) -> str:
@@ -153,7 +115,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     text, below = name_of(node.kind), f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
-        style = STYLES[library or UNKNOWN]
+        style = style_of(library)
         kind, fill, ink = "kernel", f' style="fill: {style.colour}"', f' style="fill: {style.ink}"'
         text, below = operation(name, library) or node.kind, f"{style.label}, {below}"
     if len(text) > _LETTERS:

@@ -1,6 +1,7 @@
-"""A report as a page to zoom into, filter and search: one file, without the network.
+"""A report as a page: one file, without the network.
 
-``timeline.js`` draws what ``page_data`` gives, in the style of ``timeline.css``.
+The page of a block can be zoomed into, filtered and searched: ``timeline.js`` draws what
+``block_data`` gives. The page of a graph has the picture of its nodes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from streamkit.diagnostics.pictures import timeline
-from streamkit.diagnostics.pictures.race_list import STYLE, race_list
-from streamkit.diagnostics.pictures.styles import STYLES
+from streamkit.diagnostics.pictures.styles import STYLES, style_of
 from streamkit.diagnostics.recording.kernel_names import short
 from streamkit.diagnostics.recording.operations import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from streamkit.diagnostics.recording.operations import AuditedQueue, Operation, Operations
 
@@ -32,7 +32,11 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 <h1>{verdict}</h1>
-<p>{summary}</p>
+{body}</body>
+</html>
+"""
+
+_BLOCK = """<p>{summary}</p>
 <fieldset id="legend" aria-label="Libraries"></fieldset>
 <div id="zoom">
 <button id="in">Zoom in</button> <button id="out">Zoom out</button>
@@ -46,82 +50,80 @@ _PAGE = """<!doctype html>
 <span id="found" role="status"></span>
 </div>
 <div id="list"><table><thead><tr>
-<th>start</th><th>takes</th><th>what</th><th>library</th><th>queue</th>
+<th>number</th><th>what</th><th>library</th><th>queue</th>
 </tr></thead><tbody></tbody></table></div>
 <button id="more" hidden>Show more</button>
 <div id="tip" hidden></div>
 <script>const DATA = {data};</script>
 <script>{draw}</script>
-</body>
-</html>
 """
 
 
-def html_of(
+def of_block(
     report: Operations,
     *,
     heading: str | None = None,
     missing: Sequence[Operation] = (),
     races: Sequence[str] = (),
 ) -> str:
-    """Return the page, with ``heading`` in place of the audit's own sentence.
+    """Return the page of a block, with ``heading`` in place of the audit's own sentence.
 
     ``missing`` are waits that should be there: the page shows each by an arrow of its own kind.
-    ``races`` are their descriptions, of several lines each. In a report without times, the times of
-    operations are places in an order, a millisecond each.
+    ``races`` are their descriptions, of several lines each.
     """
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
-    data = json.dumps(page_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
-    return _PAGE.format(
-        title=html.escape(timeline.title(report)),
-        verdict=html.escape(heading or timeline.verdict(report)),
-        summary=html.escape(" ".join(_summary(report))),
-        style=_read("timeline.css") + STYLE,
-        races=race_list(races),
-        held=_held(report),
+    data = json.dumps(block_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
+    title = timeline.title(report)
+    sentences = (f"{title}, in the order in which they were given.", *timeline.summary(report))
+    held = [html.escape(line.strip()) for line in listed(report.synchronisations)]
+    body = _BLOCK.format(
+        title=html.escape(title),
+        summary=html.escape(" ".join(sentences)),
+        races=_races(races),
+        held=_list("ul", "What held the host", held),
         data=data,
         draw=_read("timeline.js"),
     )
+    return _page(title, heading or timeline.verdict(report), body)
+
+
+def of_graph(picture: str, heading: str, races: Sequence[str], *, has_missing: bool) -> str:
+    """Return the page of a graph: its picture, and the races as text."""
+    legend = "<p>Dashed arrow: an order that is missing.</p>\n" if has_missing else ""
+    return _page("Races of a graph", heading, f"{picture}\n{legend}{_races(races)}")
 
 
 def as_cell(report: Operations) -> str:
     """Return the page in a frame of its own, for a notebook, below its first sentence."""
-    rows = sum(
-        max(timeline.tracks_of(row.operations), default=0) + 1 for row in timeline.rows_of(report)
-    )
+    height = min(440 + 34 * len(timeline.rows_of(report)), 900)
     return (
         f"<p>{html.escape(timeline.verdict(report))}</p>"
-        f'<iframe srcdoc="{html.escape(html_of(report))}" sandbox="allow-scripts" '
-        f'style="width: 100%; height: {min(440 + 34 * rows, 900)}px; border: 0"></iframe>'
+        f'<iframe srcdoc="{html.escape(of_block(report))}" sandbox="allow-scripts" '
+        f'style="width: 100%; height: {height}px; border: 0"></iframe>'
     )
 
 
-def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
+def block_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
     """Return what ``timeline.js`` draws; it is described there."""
     rows = timeline.rows_of(report)
     number = {row.queue: place for place, row in enumerate(rows)}
-    found = {timeline.library_of(one) for row in rows for one in row.operations}
-    libraries = [library for library in STYLES if library in found]
+    found = {style_of(one.library) for row in rows for one in row.operations}
+    styles = [style for style in STYLES.values() if style in found]
     names: dict[str, int] = {}
     work = [
         [
             place,
-            track,
-            libraries.index(timeline.library_of(one)),
+            styles.index(style_of(one.library)),
             names.setdefault(timeline.plain(one), len(names)),
             names.setdefault(short(one.name), len(names)),
-            one.start_ns / 1e6,
-            (one.end_ns - one.start_ns) / 1e6,
+            one.place,
         ]
         for place, row in enumerate(rows)
-        for one, track in zip(row.operations, timeline.tracks_of(row.operations), strict=True)
+        for one in row.operations
     ]
     return {
-        "timed": report.has_times,
         "rows": [row.label for row in rows],
-        "libraries": [
-            [style.label, style.colour, style.ink] for style in map(STYLES.__getitem__, libraries)
-        ],
+        "libraries": [[style.label, style.colour, style.ink] for style in styles],
         "names": list(names),
         "work": work,
         "waits": _arrows(report.waits, number),
@@ -131,26 +133,36 @@ def page_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str
 
 def _arrows(
     waits: Sequence[Operation], number: dict[AuditedQueue | None, int]
-) -> list[tuple[int, float, int, float]]:
+) -> list[tuple[int, int, int, int]]:
     return [
-        (number[wait.after], wait.start_ns / 1e6, number[wait.queue], wait.end_ns / 1e6)
+        (number[wait.after], wait.since, number[wait.queue], wait.place)
         for wait in waits
         if wait.after is not None and {wait.after, wait.queue} <= number.keys()
     ]
 
 
-def _held(report: Operations) -> str:
-    """Return a list of what held the host."""
-    lines = [html.escape(line.strip()) for line in listed(report.synchronisations)]
-    items = "".join(f"<li>{line}</li>\n" for line in lines)
-    return f"<h2>What held the host</h2>\n<ul>\n{items}</ul>\n" if items else ""
+def _page(title: str, verdict: str, body: str) -> str:
+    return _PAGE.format(
+        title=html.escape(title),
+        verdict=html.escape(verdict),
+        style=_read("timeline.css"),
+        body=body,
+    )
 
 
-def _summary(report: Operations) -> Iterator[str]:
-    yield timeline.extent(report)
-    yield from timeline.waits(report)
-    if report.unfinished:
-        yield f"{timeline.counted(report.unfinished, 'function')} had not run when the audit ended."
+def _races(texts: Sequence[str]) -> str:
+    """Return the list: the first line of each text has its array, the last one its fix."""
+    items = []
+    for text in texts:
+        array, *operations, fix = map(html.escape, map(str.strip, text.splitlines()))
+        told = "".join(f"<span>{one}</span>" for one in operations)
+        items.append(f"<b>{array}</b>{told}<strong>{fix}</strong>")
+    return _list("ol", "Nothing orders these", items)
+
+
+def _list(kind: str, heading: str, items: Sequence[str]) -> str:
+    lines = "".join(f"<li>{one}</li>\n" for one in items)
+    return f"<h2>{heading}</h2>\n<{kind}>\n{lines}</{kind}>\n" if items else ""
 
 
 def _read(name: str) -> str:

@@ -1,4 +1,4 @@
-"""How each library's work is shown, in every picture and in the terminal."""
+"""How each library's work is shown in pictures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ class Style(NamedTuple):
 
     label: str
     colour: str
-    letter: str
 
     @property
     def ink(self) -> str:
@@ -29,10 +28,13 @@ class Style(NamedTuple):
 UNKNOWN = "unknown"
 # Okabe and Ito's colours, which differ for every kind of colour vision.
 STYLES = {
-    row.name: Style(row.label, row.colour, row.letter)
-    for row in registry.LIBRARIES
-    if row.colour is not None and row.letter is not None
+    row.name: Style(row.label, row.colour) for row in registry.LIBRARIES if row.colour is not None
 }
-STYLES["nccl"] = Style("NCCL", "#F0E442", "l")
-STYLES["numpy"] = Style("NumPy", "#56B4E9", "p")
-STYLES[UNKNOWN] = Style("other, or unknown", "#888888", "#")
+STYLES["nccl"] = Style("NCCL", "#F0E442")
+STYLES["numpy"] = Style("NumPy", "#56B4E9")
+STYLES[UNKNOWN] = Style("other, or unknown", "#888888")
+
+
+def style_of(library: str | None) -> Style:
+    """Return how the work of a library is shown, which may be a plugin's, or unknown."""
+    return STYLES.get(library or UNKNOWN, STYLES[UNKNOWN])

@@ -1,63 +1,41 @@
-// Draws what page.py put into DATA: {timed, rows, libraries, names, work, waits, missing}.
+// Draws what page.py put into DATA: {rows, libraries, names, work, waits, missing}.
 //   rows: [label]; libraries: [[label, colour, colour of text on it]]; names: [text], each once
-//   work: [[row, track, library, name, full name, start, duration]] by row, then start; times in ms
-//   waits, missing: [[row, time, other row, its time]]
-//   timed: whether these are times; else operation n of an order is from n to n + 1
-// What runs at the same time on one row is on tracks below each other, so that no bar covers another.
+//   work: [[row, library, name, full name, place]] by row, then place
+//   waits, missing: [[row, place, other row, its place]]
+// The chart shows an order: what has place n is drawn from n to n + 1.
 "use strict";
 
-const BAR = 20, TRACK = 24, PAD = 12, AXIS = 26, LEAST = 38, LISTED = 100, ARROWS = 300;
+const BAR = 20, PAD = 12, AXIS = 26, ROW = 48, LISTED = 100, ARROWS = 300;
 const byId = (id) => document.getElementById(id);
 const canvas = document.querySelector("canvas"), paint = canvas.getContext("2d"), tip = byId("tip");
-const work = DATA.work.map(([row, track, library, name, full, start, duration]) => ({
-  row, track, library, name: DATA.names[name], full: DATA.names[full], start, duration,
-  end: start + duration,
+const work = DATA.work.map(([row, library, name, full, place]) => ({
+  row, library, name: DATA.names[name], full: DATA.names[full], start: place, end: place + 1,
 }));
 const byRow = DATA.rows.map(() => []);
 for (const one of work) byRow[one.row].push(one);
-// For each row: when the last of the bars so far ends. A long one may reach beyond many after it.
-const reach = byRow.map((row) => {
-  let last = -Infinity;
-  return row.map((one) => (last = Math.max(last, one.end)));
-});
-const whole = span();
+const places = work.reduce((most, one) => Math.max(most, one.end), 0);
+const whole = [-0.02 * (places || 1), 1.02 * (places || 1)];
 let view = whole, chosen = null, drag = null, matching = new Set(work), listed = LISTED;
-
-function span() {
-  let first = Infinity, last = -Infinity;
-  for (const one of work) {
-    first = Math.min(first, one.start);
-    last = Math.max(last, one.end);
-  }
-  const room = (last - first || 1) * 0.02;
-  return work.length ? [first - room, last + room] : [0, 1];
-}
 
 // -- where everything is ------------------------------------------------------------------------
 
-const tops = [];
-let bottom = AXIS;
-for (const row of byRow) {
-  tops.push(bottom + PAD);
-  const tracks = row.reduce((most, one) => Math.max(most, one.track + 1), 1);
-  bottom += Math.max(tracks * TRACK + 2 * PAD, LEAST);
-}
-const height = bottom + 4;
+const tops = byRow.map((_, row) => AXIS + row * ROW + PAD);
+const bottom = AXIS + byRow.length * ROW, height = bottom + 4;
 
-function x(time) {
-  return (time - view[0]) / (view[1] - view[0]) * canvas.clientWidth;
+function x(place) {
+  return (place - view[0]) / (view[1] - view[0]) * canvas.clientWidth;
 }
 
-function timeAt(pixel) {
+function placeAt(pixel) {
   return view[0] + pixel / canvas.clientWidth * (view[1] - view[0]);
 }
 
-// The first bar of a row that reaches to a time.
-function firstAt(row, time) {
-  let low = 0, high = reach[row].length;
+// The first bar of a row that reaches to a place.
+function firstAt(row, place) {
+  let low = 0, high = byRow[row].length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (reach[row][middle] < time) low = middle + 1;
+    if (byRow[row][middle].end < place) low = middle + 1;
     else high = middle;
   }
   return low;
@@ -66,18 +44,18 @@ function firstAt(row, time) {
 function* seen(row, [left, right] = view) {
   const bars = byRow[row];
   for (let i = firstAt(row, left); i < bars.length && bars[i].start <= right; i++) {
-    if (bars[i].end >= left) yield bars[i];
+    yield bars[i];
   }
 }
 
 function barAt(pixel, y) {
   const row = tops.findLastIndex((top) => y >= top);
-  if (row < 0) return null;
-  const track = Math.floor((y - tops[row]) / TRACK), near = timeAt(pixel + 4) - timeAt(pixel);
+  if (row < 0 || y > tops[row] + BAR) return null;
+  const near = placeAt(pixel + 4) - placeAt(pixel);
   let best = null, distance = near;  // a bar narrower than the pointer is found beside it
-  for (const one of seen(row, [timeAt(pixel) - near, timeAt(pixel) + near])) {
-    const off = Math.max(one.start - timeAt(pixel), timeAt(pixel) - one.end, 0);
-    if (one.track === track && off <= distance) [best, distance] = [one, off];
+  for (const one of seen(row, [placeAt(pixel) - near, placeAt(pixel) + near])) {
+    const off = Math.max(one.start - placeAt(pixel), placeAt(pixel) - one.end, 0);
+    if (off <= distance) [best, distance] = [one, off];
   }
   return best;
 }
@@ -111,25 +89,23 @@ function draw() {
 function axis(width) {
   const least = (view[1] - view[0]) * 80 / width, power = 10 ** Math.floor(Math.log10(least));
   const round = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= least);
-  const step = DATA.timed ? round : Math.max(round, 1);
-  const micro = DATA.timed && view[1] - view[0] < 1, unit = micro ? "µs" : "ms";
+  const step = Math.max(round, 1);
   paint.font = "12px system-ui, sans-serif";
   paint.textAlign = "center";
   for (let n = Math.ceil(view[0] / step); n * step <= view[1]; n++) {
-    const at = x(n * step), number = (n * step * (micro ? 1000 : 1)).toPrecision(6) * 1;
-    const middle = DATA.timed ? at : x(n * step + 0.5);
-    const text = DATA.timed ? `${number} ${unit}` : nth(n * step);
     paint.fillStyle = colour("--line");
-    paint.fillRect(at, AXIS - 6, 1, height - AXIS + 6);
+    paint.fillRect(x(n * step), AXIS - 6, 1, height - AXIS + 6);
+    const middle = x(n * step + 0.5), isPlace = n >= 0 && n * step < places;
     paint.fillStyle = colour("--soft");
-    const isPlace = DATA.timed || (n >= 0 && n * step < places);
-    if (isPlace && middle > 24 && middle < width - 24) paint.fillText(text, middle, AXIS - 10);
+    if (isPlace && middle > 24 && middle < width - 24) {
+      paint.fillText(`${n * step + 1}`, middle, AXIS - 10);
+    }
   }
 }
 
 function bar(one, width) {
   const left = Math.max(x(one.start), -1), right = Math.min(x(one.end), width + 1);
-  const [, fill, ink] = DATA.libraries[one.library], top = tops[one.row] + one.track * TRACK;
+  const [, fill, ink] = DATA.libraries[one.library], top = tops[one.row];
   paint.globalAlpha = matching.has(one) ? 1 : 0.15;
   paint.fillStyle = fill;
   // a bar of less than a pixel would not be seen; the gap tells two neighbours apart
@@ -162,8 +138,7 @@ function arrows(waits, ink, dashes) {
   paint.setLineDash(dashes);
   for (const [from, start, to, end] of inView(waits)) {
     const down = to > from, sign = down ? 1 : -1;
-    const tracks = (tops[to + 1] ?? bottom + PAD) - tops[to] - 2 * PAD;
-    const tipY = down ? tops[to] - 2 : tops[to] + tracks + 1;
+    const tipY = down ? tops[to] - 2 : tops[to] + BAR + 1;
     paint.beginPath();
     paint.moveTo(x(start), tops[from] + (down ? BAR : 0));
     paint.lineTo(x(end), tipY - 6 * sign);
@@ -178,7 +153,7 @@ function arrows(waits, ink, dashes) {
 }
 
 function look(left, right) {
-  const least = 1e-5;  // ms: ten nanoseconds
+  const least = 0.1;
   view = right - left < least ? [left - least, right + least] : [left, right];
   draw();
 }
@@ -189,17 +164,6 @@ function zoom(factor, at = (view[0] + view[1]) / 2) {
 }
 
 // -- the list -----------------------------------------------------------------------------------
-
-const places = work.reduce((most, one) => Math.max(most, one.end), 0);
-
-function nth(place) {
-  return `${Math.round(place) + 1}`;
-}
-
-function told(ms) {
-  if (ms >= 1000) return `${(ms / 1000).toFixed(3)} s`;
-  return ms < 1 ? `${(ms * 1000).toFixed(1)} µs` : `${ms.toFixed(3)} ms`;
-}
 
 function added(parent, tag, text = "", set = {}) {
   const made = Object.assign(document.createElement(tag), set);
@@ -233,8 +197,7 @@ function list() {
   for (const one of found.slice(0, listed)) {
     const row = added(body, "tr"), [label, fill] = DATA.libraries[one.library];
     row.className = one === chosen ? "chosen" : "";
-    added(row, "td", DATA.timed ? told(one.start) : nth(one.start));
-    added(row, "td", DATA.timed ? told(one.duration) : "");
+    added(row, "td", `${one.end}`);
     const what = added(row, "td");
     added(what, "button", one.name, {onclick: () => choose(one)});
     if (one.full !== one.name) added(what, "small", one.full);
@@ -247,8 +210,7 @@ function list() {
 
 function choose(one) {
   chosen = one;
-  const room = one.duration * 4 || 0.001;
-  look(Math.max(one.start - room, whole[0]), Math.min(one.end + room, whole[1]));
+  look(Math.max(one.start - 4, whole[0]), Math.min(one.end + 4, whole[1]));
   list();
   canvas.scrollIntoView({block: "nearest"});
 }
@@ -260,8 +222,7 @@ function point(event) {
   tip.hidden = !one;
   if (!one) return;
   const lines = [one.name, DATA.libraries[one.library][0], DATA.rows[one.row],
-                 DATA.timed ? `${told(one.duration)}, from ${told(one.start)}`
-                   : `number ${nth(one.start)} in the order`];
+                 `number ${one.end} in the order`];
   if (one.full !== one.name) lines.push(one.full);
   tip.textContent = lines.join("\n");
   const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
@@ -281,7 +242,7 @@ canvas.addEventListener("pointermove", (event) => {
   point(event);
 });
 canvas.addEventListener("pointerup", () => {
-  const ends = [timeAt(drag.from), timeAt(drag.to)].sort((one, other) => one - other);
+  const ends = [placeAt(drag.from), placeAt(drag.to)].sort((one, other) => one - other);
   const wide = Math.abs(drag.to - drag.from);
   drag = null;
   if (wide > 5) look(...ends);
@@ -293,7 +254,7 @@ canvas.addEventListener("dblclick", () => look(...whole));
 canvas.addEventListener("wheel", (event) => {
   if (!event.ctrlKey && !event.metaKey) return;  // else the page scrolls
   event.preventDefault();
-  zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(event.offsetX));
+  zoom(event.deltaY > 0 ? 1.25 : 0.8, placeAt(event.offsetX));
 }, {passive: false});
 byId("in").onclick = () => zoom(0.5);
 byId("out").onclick = () => zoom(2);
@@ -317,9 +278,5 @@ DATA.rows.forEach((label, row) => {
   added(byId("labels"), "div", label, {title: label}).style.top = `${tops[row] - 4}px`;
   added(byId("queue"), "option", label, {value: row});
 });
-if (!DATA.timed) {
-  document.querySelector("th").textContent = "number";
-  document.querySelectorAll("th")[1].textContent = "";
-}
 filter();
 document.body.dataset.drawn = work.length;

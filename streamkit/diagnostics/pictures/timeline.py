@@ -1,11 +1,13 @@
-"""What every picture of a report shows: a row for each queue, a colour for each library."""
+"""What every picture of a report shows: a row for each queue, and sentences of what to look at."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamkit.diagnostics.pictures.styles import STYLES, UNKNOWN
+from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.recording import kernel_names
+from streamkit.diagnostics.recording.operations import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,10 +16,11 @@ if TYPE_CHECKING:
 
 
 HOST = "the host waits"
+_NAMES = 6  # operations named for each row
 
 
 class Row(NamedTuple):
-    """One row of a picture, with what happened in it, by start."""
+    """One row of a picture, with what happened in it, in order."""
 
     label: str
     queue: AuditedQueue | None
@@ -36,25 +39,9 @@ def rows_of(report: Operations) -> list[Row]:
     return [*rows.values(), *([Row(HOST, None, waits)] if waits else [])]
 
 
-def library_of(operation: Operation) -> str:
-    """Return the library whose colour the operation has."""
-    return operation.library if operation.library in STYLES else UNKNOWN  # a plugin, say
-
-
 def plain(one: Operation) -> str:
     """Return what an operation does, as "fill", if its library's kernel names say so."""
     return kernel_names.operation(one.name, one.library)
-
-
-def tracks_of(operations: list[Operation]) -> list[int]:
-    """Return for each operation, sorted by start, a track on which no other is at its time."""
-    free_ns: list[int] = []  # when the last operation on each track ends
-    tracks = []
-    for one in operations:
-        track = next((n for n, end in enumerate(free_ns) if end <= one.start_ns), len(free_ns))
-        free_ns[track:] = [one.end_ns, *free_ns[track + 1 :]]
-        tracks.append(track)
-    return tracks
 
 
 def counted(count: int, what: str) -> str:
@@ -68,22 +55,20 @@ def times(count: int) -> str:
 
 
 def title(report: Operations) -> str:
-    """Return how much ran, and where."""
-    work, queues = counted(len(report.work), "operation"), counted(len(report.queues), "queue")
-    return f"{work} on {queues}"
+    """Return how much there is, and where."""
+    return f"{counted(len(report.work), 'operation')} on {counted(len(report.queues), 'queue')}"
 
 
-def extent(report: Operations) -> str:
-    """Return how much ran and how long everything took, or what is known in place of that."""
-    if not report.has_times:
-        return f"{title(report)}, in the order in which they were given; no times were recorded."
-    start, end = span_ns(report)
-    seconds = (end - start) / 1e9
-    took = f"{seconds * 1000:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
-    return f"{title(report)} in {took}."
+def verdict(report: Operations) -> str:
+    """Return in a sentence how many queues were given work, and whether anything orders them."""
+    queues = report.queues
+    if len(queues) > 1:
+        alone = "" if report.waits else ", and none was told to wait for another"
+        return f"{len(queues)} queues were given work{alone}."
+    return f"All work ran on {queues[0]}." if queues else "Nothing ran."
 
 
-def waits(report: Operations) -> Iterator[str]:
+def summary(report: Operations) -> Iterator[str]:
     """Yield in sentences who waited, and what ran on the legacy default stream."""
     queues, host, legacy = report.waits, report.synchronisations, report.legacy_work
     between = f"Queues waited for each other {times(len(queues))}"
@@ -91,58 +76,32 @@ def waits(report: Operations) -> Iterator[str]:
     yield f"{between}, and the host {f'waited {times(len(host))}' if host else 'never waited'}."
     if legacy:
         yield f"{counted(len(legacy), 'operation')} ran on the legacy default stream."
+    if report.unfinished:
+        yield f"{counted(report.unfinished, 'function')} had not run when the audit ended."
 
 
-def verdict(report: Operations) -> str:
-    """Return in a sentence on how many queues work ran, and what ran at once on two of them."""
-    queues = report.queues
-    if len(queues) < 2:  # noqa: PLR2004 - one queue is what is wanted
-        return f"All work ran on {queues[0]}." if queues else "Nothing ran."
-    if not report.has_times:
-        return f"{len(queues)} queues were given work."
-    early = _at_once(report)
-    if early is None:
-        return f"{len(queues)} queues; no two of them worked at the same time."
-    texts = [_whose(one) for one in early]
-    if texts[0] == texts[1]:
-        texts = [f"{text} on {one.queue}" for text, one in zip(texts, early, strict=True)]
-    return f"{len(queues)} queues; {texts[0]} began before {texts[1]} ended."
-
-
-def _at_once(report: Operations) -> tuple[Operation, Operation] | None:
-    """Return the first work of a queue, and the last of an earlier queue if that ended later.
-
-    A pair from two libraries is preferred.
-    """
-    first: dict[AuditedQueue | None, Operation] = {}
-    last: dict[tuple[AuditedQueue | None, str | None], Operation] = {}
-    for one in report.work:
-        first.setdefault(one.queue, one)
-        before = last.get((one.queue, one.library))
-        if before is None or before.end_ns <= one.end_ns:
-            last[one.queue, one.library] = one
-    order = list(first)
-    pairs = [
-        (first[queue], other)
-        for place, queue in enumerate(order)
-        for other in last.values()
-        if other.queue in order[:place] and first[queue].start_ns < other.end_ns
+def text(report: Operations) -> str:
+    """Return the report for a terminal: what to look at, what each queue was given, who waited."""
+    held = listed(report.synchronisations)
+    lines = [
+        verdict(report),
+        f"{title(report)}, in the order in which they were given.",
+        "",
+        *(f"{row.label}: {', '.join(_names(row))}" for row in rows_of(report)),
+        "",
+        *summary(report),
+        *(["What held the host:", *held] if held else []),
     ]
-    # the first of equals: the queue that began first
-    return max(
-        pairs, key=lambda pair: len({one.library for one in pair} - {None}) > 1, default=None
-    )
+    return "\n".join(lines)
 
 
-def _whose(one: Operation) -> str:
-    if one.library in STYLES:
-        return f"{STYLES[one.library].label}'s {plain(one)}"
-    return f"{plain(one)} on {one.queue}"
-
-
-def span_ns(report: Operations) -> tuple[int, int]:
-    """Return when the first thing shown began, and the last ended."""
-    shown = [one for one in report.operations if one.kind != "record"]
-    return min((one.start_ns for one in shown), default=0), max(
-        (one.end_ns for one in shown), default=0
-    )
+def _names(row: Row) -> list[str]:
+    """Return what a row was given, equal neighbours together."""
+    texts = [
+        plain(one) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
+        for one in row.operations
+    ]
+    counts = [(text, len(list(same))) for text, same in itertools.groupby(texts)]
+    lines = [f"{count} x {text}" if count > 1 else text for text, count in counts]
+    more = len(lines) - _NAMES
+    return lines if more <= 0 else [*lines[:_NAMES], f"and {more} more"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.order import Clock
     from streamkit.diagnostics.races.search import Mode, Pair
     from streamkit.diagnostics.recording.driver_recorder import KnownQueue
-    from streamkit.diagnostics.recording.operations import AuditedQueue, Operation
+    from streamkit.diagnostics.recording.operations import AuditedQueue, Given
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaStep
 
@@ -304,8 +304,8 @@ class Found(NamedTuple):
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
     """What could not be seen at all."""
-    operations: tuple[Operation, ...] = ()
-    """All that was given; their times are the numbers of their steps."""
+    operations: tuple[Given, ...] = ()
+    """All that was given."""
 
 
 def find(
@@ -346,7 +346,7 @@ def find(
         work = given[number]
         file, line = work.place or (None, 0)
         queue = queue_of(work.queue)
-        return RacedOperation(work.name, work.launch.library, queue, mode, file, line, 0, 0)
+        return RacedOperation(work.name, work.launch.library, queue, mode, file, line)
 
     races = races_among(
         [
@@ -387,7 +387,7 @@ def _unread(
         times = count.pop((work.place, work.queue), 0)
         if times:
             target = next(one for one in work.launch.accesses if one.mode == "write")
-            reader = RacedOperation("the host", None, None, "read", None, 0, 0, 0)
+            reader = RacedOperation("the host", None, None, "read", None, 0)
             copy = described(number, "write")
             yield Race(
                 target.array,

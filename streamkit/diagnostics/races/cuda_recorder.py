@@ -15,10 +15,10 @@ from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, name
 from streamkit.diagnostics.races.report import FREE, missing_wait
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.callbacks import NoCallbacksError
-from streamkit.diagnostics.recording.driver_recorder import DriverRecording
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording, when_given
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
-from streamkit.diagnostics.recording.operations import Operation, distinct_names
+from streamkit.diagnostics.recording.operations import Given, Operation, distinct_names
 from streamkit.errors import StreamKitError
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
@@ -201,12 +201,12 @@ def _stream(variable: _Variable) -> str:
     return name if is_ours else f"sk.wrap({name})"
 
 
-def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Operation]:
+def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Given]:
     """Yield the frees of memory, because an audit does not show them."""
     for step in program:
         if step.kind == "free" and step.queue is not None:
-            number = int(step.number)
-            yield Operation("function", FREE, queues.named(step.queue), number, number)
+            when = when_given(step)
+            yield Given(Operation("function", FREE, queues.named(step.queue)), when, when)
 
 
 def _stream_handle(value: object) -> int:

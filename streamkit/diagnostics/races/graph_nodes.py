@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.pictures import graph_picture
+from streamkit.diagnostics.pictures import page as pages
 from streamkit.diagnostics.races.arrays import checked_names
 from streamkit.diagnostics.races.memory_use import Launch, LaunchReader
 from streamkit.diagnostics.races.order import numbers, unordered_nodes
@@ -78,8 +79,8 @@ def page(
         and race.second.node is not None
         and race.first.node != race.second.node
     }
-    lines = [str(race) for race in races]
-    return graph_picture.page(nodes, edges, lines, sorted(missing), heading)
+    picture = graph_picture.svg(nodes, edges, sorted(missing))
+    return pages.of_graph(picture, heading, [*map(str, races)], has_missing=bool(missing))
 
 
 class _Work(NamedTuple):
@@ -181,6 +182,4 @@ def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:
     launch, where = work.launch, (work.place, work.section)
-    return RacedOperation(
-        launch.name, launch.library, None, strongest(modes), None, 0, 0, 0, *where
-    )
+    return RacedOperation(launch.name, launch.library, None, strongest(modes), None, 0, *where)

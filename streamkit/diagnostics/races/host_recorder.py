@@ -79,12 +79,6 @@ class RaceRecorder(HostRecorder):
         """All steps, in the order in which they were given."""
         return sorted(self._steps, key=lambda step: step.order)
 
-    def times(self, step: WatchedStep) -> tuple[int, int]:
-        """Return when a step ran, in nanoseconds since the start; twice 0 if it did not."""
-        if not step.end_ns:
-            return 0, 0
-        return step.start_ns - self._began_ns, step.end_ns - self._began_ns
-
     def take(self, step: WatchedStep) -> None:
         """Note a step and what it uses, in the thread that gives it."""
         super().take(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from streamkit._streams.host_stream import HostStream
 from streamkit._support import garbage
 from streamkit._support.extents import Extent
 from streamkit._support.messages import at_end
@@ -22,12 +23,11 @@ from streamkit.diagnostics.races.report import (
     races_among,
 )
 from streamkit.diagnostics.recording.host_recorder import host_queue, library_of
-from streamkit.diagnostics.recording.operations import AuditedQueue, Operations
+from streamkit.diagnostics.recording.operations import AuditedQueue, distinct_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
-    from streamkit._streams.host_stream import HostStream
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Stamp
@@ -109,11 +109,7 @@ def _look(
 @garbage.held_back()  # it makes much that lives, among which a collection would find nothing
 def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
-    operations = Operations()
-    ran, unfinished = recorder.operations()
-    operations.complete((one.operation for one in ran), unfinished=unfinished)
-    del ran  # a page needs the operations alone
-    describer = _Describer(recorder, operations)
+    describer = _Describer(recorder)
     found = races_among(
         (_work(one) for one in sorted(given.values(), key=_when)),
         lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
@@ -122,10 +118,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         missing_call=describer.missing_call,
         more=lambda strictly: _among_bodies(recorder, strictly),
     )
-    if on_cuda.operations:
-        draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
-    else:
-        draw = live_page.in_time(operations, found)
+    draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
     counted = [
         (_name(one), one.is_known)
         for _, one in sorted(given.items())
@@ -194,11 +187,12 @@ def _body(stream: HostStream) -> str:
 class _Describer:
     """Describes the races of one block."""
 
-    def __init__(self, recorder: RaceRecorder, operations: Operations) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: RaceRecorder) -> None:
         self._given = recorder.given
-        queues = (queue for one in operations.operations for queue in (one.queue, one.after))
-        self._queues = {queue.id: queue for queue in queues if queue is not None}  # distinct names
+        streams = {step.stream for step in recorder.steps}
+        queues = {host_queue(stream) for stream in streams if isinstance(stream, HostStream)}
+        names = distinct_names(queues)
+        self._queues = {queue.id: names.get(queue, queue) for queue in queues}
 
     def key(self, pair: Pair) -> Hashable:
         lines = self._given[pair.first].place, self._given[pair.second].place
@@ -221,7 +215,7 @@ class _Describer:
         file, line = given.place or (None, 0)
         whose = library_of(step), self.queue(step)
         name = "the body of a scope" if step.kind == "scope" else step.name
-        return RacedOperation(name, *whose, mode, file, line, *self._recorder.times(step))
+        return RacedOperation(name, *whose, mode, file, line)
 
     def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
 from streamkit.diagnostics.races import search
@@ -48,9 +49,6 @@ class RacedOperation:
     """The file of the innermost line outside StreamKit and the libraries that gave the work."""
     line: int
     """0 where no line is known."""
-    start_ns: int
-    """When it ran, since the block began; 0 if it had not run, and on CUDA streams."""
-    end_ns: int
     node: int | None = None
     """The number of its node, if it is a graph's."""
     section: str | None = None
@@ -255,7 +253,7 @@ class RaceReport:
 
     def show(self) -> None:
         """Print the races, what to add for each, and what was not understood."""
-        print(self)  # noqa: T201 - what it is for
+        terminal.show(str(self))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page with an arrow for each order that is missing; return its path.

@@ -8,11 +8,8 @@ a stream is made or ends, because afterwards nobody can say what that was.
 from __future__ import annotations
 
 import _thread
-import contextlib
 import ctypes
 import functools
-import importlib
-import os
 import struct
 import sys
 import threading
@@ -20,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._cuda import loader, memory_pools
 from streamkit._support.locks import new_lock
+from streamkit.diagnostics.doctor import toolkit
 from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN
+from streamkit.protocols.libraries import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +41,6 @@ _ROWS = 128  # bytes of CUDA_MEMCPY2D
 _NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and what comes first in those of events
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
 _BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
-_OLDEST, _NEWEST = 12, 13
 _NONBLOCKING = 1  # the flag of a stream
 
 
@@ -464,19 +462,12 @@ def _find() -> Any:
     """Return libcupti: the one that is loaded, else one that can be; NoCallbacksError."""
     if sys.platform != "linux":
         raise NoCallbacksError("CUPTI's callbacks are used on Linux only")
-    names = [f"libcupti.so.{major}" for major in range(_NEWEST, _OLDEST - 1, -1)]
-    for name in names:  # two copies in one process do not know of each other
-        with contextlib.suppress(OSError):
-            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    with contextlib.suppress(Exception):  # not there, older than that, or it finds none
-        finder: Any = importlib.import_module("cuda.pathfinder")
-        return ctypes.CDLL(finder.load_nvidia_dynamic_lib("cupti").abs_path)
-    for name in names:
-        with contextlib.suppress(OSError):
-            return ctypes.CDLL(name)
-    major = min(max(loader.driver_version() // 1000, _OLDEST), _NEWEST)
-    package = "nvidia-cuda-cupti" if major == _NEWEST else f"nvidia-cuda-cupti-cu{major}"
-    raise NoCallbacksError(f"there is no libcupti: pip install {package}")
+    library = toolkit.load("cupti", NEWEST, OLDEST)
+    if library is None:
+        served = min(max(loader.driver_version() // 1000, OLDEST), NEWEST)
+        line = toolkit.install_line("cupti", served)
+        raise NoCallbacksError(f"there is no libcupti: {line}")
+    return library
 
 
 subscription = Subscription()

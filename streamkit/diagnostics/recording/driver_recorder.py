@@ -13,7 +13,7 @@ from streamkit.diagnostics.recording.callbacks import FAILED, Fact, Kernel, here
 from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.memory import Lives
-from streamkit.diagnostics.recording.operations import AuditedQueue, Operation
+from streamkit.diagnostics.recording.operations import LAST, AuditedQueue, Given, Operation
 from streamkit.diagnostics.recording.steps import (
     ELEMENTS,
     LAUNCHES,
@@ -28,7 +28,7 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from streamkit.diagnostics.recording.operations import Kind
+    from streamkit.diagnostics.recording.operations import Kind, When
     from streamkit.diagnostics.recording.steps import CudaStep
     from streamkit.protocols.watching import WatchedQueue
 
@@ -207,11 +207,8 @@ _OTHERS: dict[str, tuple[Kind, str]] = {
 
 def operations(
     steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
-) -> Iterator[Operation]:
-    """Yield the operations of a block, without those of private streams.
-
-    Their times are the numbers of their steps; a wait begins with that of the awaited point.
-    """
+) -> Iterator[Given]:
+    """Yield the operations of a block, without those of private streams."""
     private = {handle for _, handle in driver.private_streams}
     recorded: dict[int, CudaStep] = {}  # by events
     lives = Lives(steps)
@@ -225,42 +222,46 @@ def operations(
             found = None if step.kind in _NO_OPERATIONS else _work(step, queue, lives)
         elif step.kind == "record":
             recorded[step.fields[0]] = step
-            found = Operation("record", "record", queue, 0, 0)
+            found = Operation("record", "record", queue)
         elif step.kind == "wait":
             awaited = recorded.get(step.fields[1])
             begun = awaited or step
-            found = Operation("wait", step.call.name, queue, 0, 0, after=queue_of(awaited))
+            found = Operation("wait", step.call.name, queue, after=queue_of(awaited))
         elif step.kind == "done" and "Synchronize" in step.call.name:
             event = recorded.get(step.fields[0]) if step.call.kind == "event done" else step
             name = step.call.name
-            found = Operation("synchronisation", name, queue_of(event), 0, 0, blocks_host=True)
+            found = Operation("synchronisation", name, queue_of(event), blocks_host=True)
         elif step.kind in _OTHER_RECORDS:
             recorded.pop(step.fact.more or step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            start, end = int(begun.number), int(step.number)
             file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
-            yield replace(found, start_ns=start, end_ns=end, file=file, line=line)
+            yield Given(replace(found, file=file, line=line), when_given(step), when_given(begun))
+
+
+def when_given(step: CudaStep) -> When:
+    """Return when a step was given, as host streams count it too."""
+    return int(step.number), LAST
 
 
 def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:
     call = step.call
     if step.kind in LAUNCHES:
         name = readable(Kernel(*step.fact.more).symbol)
-        return Operation("kernel", name, queue, 0, 0, library_of_kernel(name))
+        return Operation("kernel", name, queue, library_of_kernel(name))
     if step.kind in ELEMENTS:
         size = step.fields[1] * ELEMENTS[step.kind]
-        return Operation("fill", f"fill, {size} bytes", queue, 0, 0)
+        return Operation("fill", f"fill, {size} bytes", queue)
     if step.kind in _OTHERS:
-        return Operation(*_OTHERS[step.kind], queue, 0, 0)
+        return Operation(*_OTHERS[step.kind], queue)
     if step.kind == "other work" and "Memcpy" not in call.name:
         is_fill = "Memset" in call.name
-        return Operation(*(("fill", "fill") if is_fill else ("function", call.name)), queue, 0, 0)
+        return Operation(*(("fill", "fill") if is_fill else ("function", call.name)), queue)
     which = next((text for mark, text in _COPIES.items() if mark in call.name), "of an array")
     size_known = f", {step.fields[2]} bytes" if step.kind in ("copy", "copy and wait") else ""
     # a call without a stream waits, but for copies inside devices
     blocks = call.stream is None and not any(mark in call.name for mark in _INSIDE)
-    copy = Operation("copy", f"copy {which}{size_known}", queue, 0, 0, blocks_host=blocks)
+    copy = Operation("copy", f"copy {which}{size_known}", queue, blocks_host=blocks)
     return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 
 

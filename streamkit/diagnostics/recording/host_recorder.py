@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import time
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,10 @@ from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import workers
 from streamkit._support.locks import new_lock
-from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation, WaitTimes
+from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from streamkit.diagnostics.recording.operations import Kind, When
     from streamkit.protocols.watching import WatchedStep
@@ -41,12 +40,10 @@ class HostRecorder:
         self._steps: list[WatchedStep] = []
         self._calls = calls
         self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
-        self._began_ns = 0
         self._listener = self.take  # one object, to be found again
 
     def start(self) -> None:
         """Begin."""
-        self._began_ns = time.perf_counter_ns()
         trace.listeners.append(self._listener)
 
     def stop(self) -> None:
@@ -77,63 +74,48 @@ class HostRecorder:
             if not open_scopes.holds(stream):
                 stream._work.has_run(others)  # noqa: SLF001 - a sync would raise errors of the block
 
-    def operations(
-        self, queue_of: Callable[[Any], AuditedQueue | None] | None = None
-    ) -> tuple[list[Given], int]:
-        """Return what ran, in nanoseconds since the start, and how many functions have not.
+    def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
+        """Return what ran, and how many functions have not.
 
         ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
         """
         queues: dict[Any, Any] = {None: None}
         for stream in {step.stream for step in self._steps} - {None}:
-            if isinstance(stream, HostStream):
-                queues[stream] = host_queue(stream)
-            else:
-                queues[stream] = None if queue_of is None else queue_of(stream)
-        marked = {id(step.mark): step for step in self._steps if step.kind == "record"}
-        wait_times = WaitTimes(
-            (queues[step.stream], step.order, step.start_ns, step.end_ns)
-            for step in self._steps
-            if step.kind in ("function", "scope")
-        )
+            is_host = isinstance(stream, HostStream)
+            queues[stream] = host_queue(stream) if is_host else queue_of(stream)
         found: list[Given] = []
         unfinished = 0
-        for step in self._steps:
-            kind = SHOWN.get(step.kind)
-            if kind is None:
-                continue
-            queue, after, source = queues[step.stream], None, None
-            mark = step.mark if step.kind in ("record", "wait") else None
-            start, end = step.start_ns, step.end_ns
-            if mark is not None:
-                start = end = max(mark.time_ns, step.given_ns)
-            if step.kind == "wait":
-                source = marked.get(id(mark))
-                after = None if source is None else queues[source.stream]
-                end = wait_times.went_on(queue, step.order, end)
-            if kind == "scope" and end and not start:  # it could not be entered
-                continue
-            if not (end if mark is None else mark.time_ns):
+        for step, given in self.given_as(self._steps, lambda step: queues[step.stream]):
+            point = step.mark if step.kind in ("record", "wait") else None
+            has_run = step.end_ns if point is None else point.time_ns
+            if not has_run:
                 unfinished += step.kind in ("function", "scope")
-                continue
-            times = start - self._began_ns, end - self._began_ns
-            operation = operation_of(step, kind, queue, after, times)
-            when = self.when(step)
-            found.append(Given(operation, when, when if source is None else self.when(source)))
+            elif step.kind != "scope" or step.start_ns:  # else it could not be entered
+                found.append(given)
         return found, unfinished
 
-
-def operation_of(
-    step: WatchedStep,
-    kind: Kind,
-    queue: AuditedQueue | None,
-    after: AuditedQueue | None,
-    times: tuple[int, int] = (0, 0),
-) -> Operation:
-    """Return what a report shows of a step."""
-    library = library_of(step) if kind == "function" else None
-    blocks = kind == "synchronisation"
-    return Operation(kind, step.name, queue, *times, library, after=after, blocks_host=blocks)
+    def given_as(
+        self,
+        steps: Iterable[WatchedStep],
+        queue_of: Callable[[WatchedStep], AuditedQueue | None],
+        shown: Mapping[str, Kind] = SHOWN,
+    ) -> Iterator[tuple[WatchedStep, Given]]:
+        """Yield the steps whose kinds are ``shown``, each as a report shows it."""
+        recorded = {id(step.mark): step for step in self._steps if step.kind == "record"}
+        for step in steps:
+            kind = shown.get(step.kind)
+            if kind is None:
+                continue
+            source = recorded.get(id(step.mark)) if kind == "wait" else None
+            operation = Operation(
+                kind,
+                step.name,
+                queue_of(step),
+                library_of(step) if kind == "function" else None,
+                after=None if source is None else queue_of(source),
+                blocks_host=kind == "synchronisation",
+            )
+            yield step, Given(operation, self.when(step), self.when(source or step))
 
 
 def _has_others(*, is_end: bool) -> bool:

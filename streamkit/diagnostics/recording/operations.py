@@ -1,18 +1,17 @@
-"""What an audit saw: each operation, and the queue on which it really ran."""
+"""What an audit saw: each operation, and the queue that was given it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from streamkit.diagnostics.recording.kernel_names import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
 Kind = Literal[
@@ -37,7 +36,7 @@ class AuditedQueue:
     """What ``Stream.id`` says; None for a queue that StreamKit never met."""
     is_legacy: bool = False
     key: tuple[int, int] = (0, 0)
-    """What identifies the queue for the recorder: CUPTI's ids of its context and stream."""
+    """What tells apart queues of which no id is known."""
 
     def __str__(self) -> str:
         return f"{in_one_line(self.name)} ({self.device})"
@@ -45,23 +44,14 @@ class AuditedQueue:
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that was done on a queue, or for which the host waited.
-
-    Times are nanoseconds since the block began. In a report without times they are places in the
-    order in which work was given: its n-th piece is from n - 1 to n milliseconds. A wait begins
-    when the other queue got to the awaited point, and ends when its own queue went on.
-    """
+    """One thing that was given to a queue, or for which the host waited."""
 
     kind: Kind
     name: str
     queue: AuditedQueue | None
     """None for what waits for a whole device, or for an event whose queue is not known."""
-    start_ns: int
-    end_ns: int
     library: str | None = None
     """The library whose kernel it is, if its name tells; else None."""
-    graph: int | None = None
-    """CUPTI's id of the CUDA graph it belongs to."""
     after: AuditedQueue | None = None
     """The queue that a wait waited for, if that recorded its event in the block."""
     blocks_host: bool = False
@@ -72,6 +62,10 @@ class Operation:
     """0 where no line is known."""
     remedy: str = ""
     """Why it blocked the host and what to do, where that is known."""
+    place: int = 0
+    """How many pieces of work, and waits of the host, were given before it."""
+    since: int = 0
+    """For a wait between queues, the place at which the awaited event was recorded."""
 
     @property
     def is_work(self) -> bool:
@@ -96,9 +90,27 @@ class Given(NamedTuple):
     """For a wait, when what it waits for was recorded; else the same."""
 
 
-def given_to_cuda(operation: Operation) -> Given:
-    """Return an operation of CUDA's, whose times are the numbers of calls of the driver."""
-    return Given(operation, (operation.end_ns, LAST), (operation.start_ns, LAST))
+class Order:
+    """The order in which things were given, and the place of each in it."""
+
+    def __init__(self, given: Iterable[Given]) -> None:
+        self._given = sorted(given, key=lambda one: one.when)
+        taken = (one for one in self._given if one.operation.kind not in ("record", "wait"))
+        self._taken = [one.when for one in taken]
+
+    def before(self, when: When) -> int:
+        """Return the place of what was given then."""
+        return bisect_left(self._taken, when)
+
+    def after(self, when: When) -> int:
+        """Return the place that follows what was given then."""
+        return bisect_right(self._taken, when)
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield the operations, each with its place."""
+        for one in self._given:
+            since = self.after(one.since) if one.operation.kind == "wait" else 0
+            yield replace(one.operation, place=self.before(one.when), since=since)
 
 
 def listed(operations: Iterable[Operation]) -> list[str]:
@@ -114,32 +126,17 @@ class Operations:
 
     def __init__(self) -> None:
         self._operations: tuple[Operation, ...] | None = None
-        self._key_of: Callable[[Any], tuple[int, int]] | None = None
-        self.has_times: bool = True
-        """Whether it is known when each operation ran."""
         self.unfinished: int = 0
         """Host functions submitted in the block that had not run when it ended."""
 
-    def complete(
-        self,
-        operations: Iterable[Operation],
-        *,
-        unfinished: int = 0,
-        key_of: Callable[[Any], tuple[int, int]] | None = None,
-        has_times: bool = True,
-    ) -> None:
+    def complete(self, operations: Iterable[Operation], *, unfinished: int = 0) -> None:
         """Take the operations of the block.
 
         Args:
-            operations: In any order; without times in that of the report.
+            operations: In the order in which they were given.
             unfinished: How many host functions had not run when it ended.
-            key_of: Finds the queue of a CUDA stream.
-            has_times: Whether their times tell when each ran, and not only the order.
         """
         found = list(operations)
-        if has_times:
-            found.sort(key=lambda one: one.start_ns)
-        self.has_times = has_times
         queues = {queue for one in found for queue in (one.queue, one.after)} - {None}
         names = distinct_names(cast("set[AuditedQueue]", queues))
         if names:
@@ -152,14 +149,11 @@ class Operations:
                 for one in found
             ]
         self._operations = tuple(found)
-        self.unfinished, self._key_of = unfinished, key_of
+        self.unfinished = unfinished
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Everything, in the order in which it began. Inside the block this raises ScopeError.
-
-        Without times it is in the order in which it was given.
-        """
+        """Everything, in the order in which it was given. Inside the block: ScopeError."""
         if self._operations is None:
             raise ScopeError(
                 "the report is made when the block ends. Read it after 'with ... as report:'"
@@ -173,12 +167,12 @@ class Operations:
 
     @property
     def queues(self) -> list[AuditedQueue]:
-        """The queues that worked, in the order in which they began."""
+        """The queues that worked, in the order in which they were first given work."""
         return list(dict.fromkeys(one.queue for one in self.work if one.queue is not None))
 
     @property
     def waits(self) -> list[Operation]:
-        """Where a queue began to wait for another."""
+        """Where a queue was told to wait for another."""
         return [one for one in self.operations if one.kind == "wait"]
 
     @property
@@ -200,30 +194,3 @@ def distinct_names(queues: AbstractSet[AuditedQueue]) -> dict[AuditedQueue | Non
         for queue in queues
         if count[str(queue)] > 1 and queue.id is not None
     }
-
-
-class WaitTimes:
-    """When waits began and ended: no record says it, so it is read from the work around them.
-
-    That is the work of each queue, in the order in which it was given.
-    """
-
-    def __init__(self, work: Iterable[tuple[AuditedQueue, int, int, int]]) -> None:
-        """Take each piece of work: its queue, its place in the order, its start and its end."""
-        self._work: defaultdict[AuditedQueue, list[tuple[int, int, int]]] = defaultdict(list)
-        for queue, order, start_ns, end_ns in sorted(work, key=itemgetter(1)):
-            found = self._work[queue]
-            all_done_ns = max(end_ns, found[-1][2]) if found else end_ns
-            found.append((order, start_ns, all_done_ns))
-
-    def got_to(self, queue: AuditedQueue, order: int, given_ns: int) -> int:
-        """Return when work given to a queue before this order was done, at least ``given_ns``."""
-        work = self._work[queue]
-        before = bisect_left(work, order, key=itemgetter(0))
-        return max(given_ns, work[before - 1][2]) if before else given_ns
-
-    def went_on(self, queue: AuditedQueue, order: int, free_ns: int) -> int:
-        """Return when the next work after this order began, at least ``free_ns``."""
-        work = self._work[queue]
-        after = bisect_right(work, order, key=itemgetter(0))
-        return max(free_ns, work[after][1]) if after < len(work) else free_ns

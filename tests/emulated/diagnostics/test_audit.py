@@ -1,129 +1,451 @@
-"""How an audit with times begins and ends on CUDA, and its queues; CUPTI's part is played."""
+"""``audit()``: what is given to the driver; CUPTI's callbacks are played."""
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
+import ctypes
+import json
 import os
-import sys
-import threading
-import warnings
+import struct
 
 import pytest
 
 import streamkit as sk
-from emulator.fake_cupti import Cupti, Kind
-from streamkit._cuda import driver as driver_module  # its calls are made to fail
-from streamkit.diagnostics.audit.cupti import collector  # it must not stay on
-from streamkit.diagnostics.audit.cupti_recorder import (
-    CudaRecorder,  # two recorders may begin at once
+from streamkit._cuda import driver as driver_module  # its own streams are made up here
+from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
+from streamkit.diagnostics.audit.audit import program_audit  # the command's
+from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
+    callbacks,
+    places,
 )
-from support.gpu.raw import check, current_context, destroy_stream, driver, make_stream, stream_id
+from support.cupti import NUMBER, PER_THREAD, Cupti, words
+from support.gpu.raw import (
+    check,
+    current_context,
+    destroy_stream,
+    driver,
+    make_stream,
+    on_device,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:from now on every CUDA call:RuntimeWarning")
+ARRAY = 1 << 20
+
+
+class Calls(Cupti):
+    """Plays what a library asks of the driver."""
+
+    def __init__(self):
+        super().__init__()
+        self.functions = {}
+
+    def ask(self, name, *fields, **how):
+        number = NUMBER[name]
+        super().call(number, words(*fields), **how)
+
+    def launch(self, stream, symbol=b"cupy_add"):
+        function = self.functions.setdefault(symbol, len(self.functions) + 1)
+        fields = struct.pack("<Q32xQQ", function, int(stream), 0)
+        self.call(NUMBER["cuLaunchKernel"], fields, symbol=symbol)
+
+    def fill(self, stream, array=ARRAY, *, is_per_thread=False):
+        fields = struct.pack("<Q8xQQ", array, 100, int(stream))
+        numbers = PER_THREAD if is_per_thread else NUMBER
+        self.call(numbers["cuMemsetD32Async"], fields)
 
 
 @pytest.fixture
 def cupti(monkeypatch):
-    """The stand-in; afterwards nothing may be recording."""
-    cupti, sync = Cupti(), driver_module.sync_context
-
-    def sync_context(context):
-        sync(context)
-        cupti.synchronised(context)
-
-    monkeypatch.setattr(driver_module, "sync_context", sync_context)
-    monkeypatch.setitem(sys.modules, "cupti", cupti)
-    monkeypatch.setitem(sys.modules, "cupti.cupti", cupti)
-    yield cupti
-    assert cupti.enabled == set()
-    assert collector._open == 0
+    played, context = Calls(), current_context()
+    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    yield played
+    assert played.callback is None
 
 
-def without_cupti(monkeypatch):
-    """Let no import find it, nor the part of it that another test may have imported."""
-    for name in ("cupti", "cupti.cupti"):
-        monkeypatch.setitem(sys.modules, name, None)
+def told(operations):
+    return [(one.kind, one.name, one.queue and one.queue.name) for one in operations]
 
 
-@pytest.mark.parametrize("has_private", [False, True], ids=["", "with a private stream"])
-def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch, has_private):
-    private = [(current_context(), make_stream())] if has_private else []
-    monkeypatch.setattr(driver_module, "private_streams", private)
-    without_cupti(monkeypatch)
-    with (
-        pytest.raises(sk.BackendNotInstalledError, match=r'"cupti-python>=13,<14"'),
-        sk.audit(times=True),
-    ):
-        pass
-
-
-def test_it_warns_once_that_cupti_stays_attached(cupti, monkeypatch):
-    monkeypatch.setattr(collector, "_has_warned", False)
-    with warnings.catch_warnings(record=True, action="always") as told:
-        for _ in range(2):
-            with sk.audit(times=True):
-                pass
-    (one,) = told
-    assert "every CUDA call of this process costs more" in str(one.message)
-    assert (one.category, one.filename) == (RuntimeWarning, __file__)
-
-
-def test_a_warning_that_is_an_error_lets_no_audit_begin(cupti, monkeypatch):
-    monkeypatch.setattr(collector, "_has_warned", False)
-    with warnings.catch_warnings(action="error"):
-        for _ in range(2):  # nothing has been attached
-            with pytest.raises(RuntimeWarning), sk.audit(times=True):
-                pytest.fail("it began")
-    assert cupti.enabled == set()
-
-
-def test_without_cupti_nothing_is_said_of_what_stays(monkeypatch):
-    monkeypatch.setattr(collector, "_has_warned", False)
-    without_cupti(monkeypatch)
-    missing = pytest.raises(sk.BackendNotInstalledError)
-    with warnings.catch_warnings(record=True, action="always") as told, missing:
-        sk.audit(times=True).__enter__()
-    assert told == []
-
-
-def test_no_cupti_of_cuda_13_is_advised_among_libraries_of_cuda_12(monkeypatch, tmp_path):
-    folder = tmp_path / "cuda_bindings-12.9.2.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Name: cuda-bindings\nVersion: 12.9.2\n")
-    only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
-    monkeypatch.setattr(importlib.metadata, "distributions", only_here)
-    without_cupti(monkeypatch)
-    with (
-        pytest.raises(sk.BackendNotInstalledError, match="Those here are of CUDA 12"),
-        sk.audit(times=True),
-    ):
-        pass
-
-
-def test_work_is_on_the_queue_that_ran_it(cupti):
-    context, s, raw = current_context(), sk.new_stream(name="mine"), make_stream()
-    with sk.audit(times=True) as report:
-        for handle in (s.handle, raw, 1, 2):
-            cupti.ran("cupy_add", context, handle)
-    names = [one.queue.name for one in report.work]
-    assert names[0] == "mine"
-    assert names[1].startswith("stream #")
-    assert names[2:] == ["legacy default stream", "per-thread default stream"]
+def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
+    s, raw = sk.new_stream(name="mine"), make_stream()
+    with sk.audit() as report:
+        cupti.launch(s)
+        cupti.launch(raw, b"_Z9my_kernelPf")
+        cupti.fill(1)
+        cupti.fill(0, is_per_thread=True)
+        cupti.ask("cuMemcpyDtoDAsync", ARRAY, ARRAY, 8, s.handle)
+        cupti.ask("cuMemcpyHtoD", ARRAY, ARRAY, 8)
+        cupti.ask("cuMemcpyDtoH", ARRAY, ARRAY, 8)
+        cupti.ask("cuGraphLaunch", 5, s.handle)
+        cupti.ask("cuMemsetD2D8", 5)
+        cupti.ask("cuMemcpy3D", 5)
+        cupti.ask("cuLaunchHostFunc", s.handle, 5, 5)
+        cupti.ask("cuMemFreeAsync", ARRAY, s.handle)
+    raws = sk.from_handle(raw)
+    legacy, other = "legacy default stream", f"stream id={raws.id}"
+    assert told(report.work) == [
+        ("kernel", "cupy_add", "mine"),
+        ("kernel", "my_kernel", other),
+        ("fill", "fill, 400 bytes", legacy),
+        ("fill", "fill, 400 bytes", "per-thread default stream"),
+        ("copy", "copy device to device, 8 bytes", "mine"),
+        ("copy", "copy host to device, 8 bytes", legacy),
+        ("copy", "copy device to host, 8 bytes", legacy),
+        ("graph", "CUDA graph", "mine"),
+        ("fill", "fill", legacy),
+        ("copy", "copy of an array", legacy),
+        ("function", "host function", "mine"),
+    ]
+    assert [one.library for one in report.work[:2]] == ["cupy", None]
     assert {one.queue.device for one in report.work} == {"cuda:0"}
-    assert [one.queue.id for one in report.work[:3]] == [s.id, None, stream_id(1)]
-    assert report.legacy_work == [report.work[2]]
-    for stream, one in zip((s, sk.from_handle(raw)), report.work, strict=False):
-        assert one not in report.off_queue(stream)
-        assert len(report.off_queue(stream)) == 3
+    assert [one.place for one in report.work] == [*range(len(report.work))]
+    assert [one.name for one in report.synchronisations] == [
+        "copy host to device, 8 bytes",
+        "copy device to host, 8 bytes",
+        "copy of an array",
+    ]
+    assert len(report.legacy_work) == 5
+    strays = [(s, 7), (raws, 10), (sk.per_thread_stream(), 10), (sk.default_stream(0), 6)]
+    assert [(stream, len(report.off_queue(stream))) for stream, _ in strays] == strays
+    with pytest.raises(sk.OneQueueError, match=r"my_kernel \[library unknown\] on stream id="):
+        report.assert_one_queue(s)
+
+
+@pytest.fixture
+def memory():
+    """Memory of the device, pinned memory of the host, and pageable memory."""
+    device, pinned = int(check(driver.cuMemAlloc(64))), int(check(driver.cuMemHostAlloc(64, 0)))
+    pageable = ctypes.create_string_buffer(64)
+    yield device, pinned, ctypes.addressof(pageable)
+    check(driver.cuMemFree(device))
+    check(driver.cuMemFreeHost(pinned))
+
+
+def rows(to, pageable):
+    """A copy of rows between memory of the device and of the host."""
+    host, device = (0, 0, 1, pageable, 0, 0, 8), (0, 0, 2, 0, to, 0, 8)
+    side = "QQI4xQQ8xQ"
+    values = [value for one in (device, host) for value in (*one[:5], one[6])]
+    return ctypes.create_string_buffer(struct.pack(f"<{side}{side}QQ", *values, 8, 2), 128)
+
+
+def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(
+    cupti, memory, monkeypatch
+):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s, (device, pinned, pageable) = sk.new_stream(name="s"), memory
+    copied = rows(device, pageable)
+    for how in (
+        lambda: cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle),
+        lambda: cupti.ask("cuMemcpyHtoDAsync", device, pageable, 16, s.handle),
+        lambda: cupti.ask("cuMemcpyAsync", pageable, device, 16, s.handle),
+        lambda: cupti.ask("cuMemcpy2DAsync", ctypes.addressof(copied), s.handle),
+    ):
+        with sk.audit() as report:
+            how()
+        (copy,) = report.synchronisations
+        assert (copy.kind, copy.blocks_host, copy.queue.name) == ("copy", True, "s")
+        assert (copy.file, copy.line > 0) == (__file__, True)
+        assert "pinned memory" in copy.remedy
+        assert f"on s (cuda:0), {__file__}:{copy.line}: the host waits because" in str(copy)
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemcpyHtoDAsync", device, pinned, 16, s.handle)
+        cupti.ask("cuMemcpyAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemcpyDtoDAsync", device, device, 16, s.handle)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 0, s.handle)
+    assert len(report.work) == 5
+    assert report.synchronisations == []
+
+
+def test_memory_that_was_pinned_at_the_time_of_the_copy_holds_nothing(cupti, memory):
+    s, (device, _, pageable) = sk.new_stream(), memory
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+        cupti.ask("cuMemHostRegister", pageable, 64)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+        unregister(cupti, pageable)
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+    assert [one.blocks_host for one in report.work] == [True, False, True]
+
+
+def unregister(cupti, pageable):
+    """It is no longer pinned."""
+    with pytest.MonkeyPatch.context() as patching:
+        gone = memory_pools.Allocation(pageable, 64, is_host=True, context=0)
+        patching.setattr(memory_pools, "allocation", lambda _: gone)
+        cupti.ask("cuMemHostUnregister", pageable)
+
+
+def test_what_holds_the_host_is_told_with_its_line(cupti, monkeypatch):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ask("cuStreamSynchronize", s.handle)
+    (sync,) = report.synchronisations
+    assert (sync.file, sync.remedy) == (__file__, "")
+
+
+def test_a_report_with_lines_and_remedies_is_the_same_from_its_data(cupti, memory):
+    s, (device, _, pageable) = sk.new_stream(), memory
+    with sk.audit() as report:
+        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
+    again = type(report).from_data(json.loads(json.dumps(report.as_data())))
+    assert again.operations == report.operations
+    assert again.operations[0].remedy
+
+
+def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
+    s = sk.new_stream(name="mine")
+    with sk.audit() as report:
+        cupti.launch(s)
+        cupti.callback(None, 1, 10**6, 0)
+    with pytest.raises(sk.OneQueueError, match="could not be read: 1 on a whole device"):
+        report.assert_one_queue(s)
+
+
+def test_queues_of_which_no_id_is_known_are_told_apart(cupti):
+    """As of two streams that capture when they are first met."""
+    handles = make_stream(), make_stream()
+    with sk.audit() as report:
+        for handle in handles:
+            check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
+            cupti.launch(handle)
+            sk.from_handle(handle)
+    for handle in handles:
+        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
+    first, second = report.work
+    assert (first.queue.id, second.queue.id) == (None, None)
+    assert report.off_queue(first.queue) == [second]
+    with pytest.raises(sk.OneQueueError, match="1 of 2"):
+        report.assert_one_queue(second.queue)
+
+
+def test_an_event_that_is_recorded_again_outside_a_capture_is_no_part_of_it(cupti):
+    a, b, c = (sk.new_stream(name=name) for name in "abc")
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", a.handle)
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask("cuEventRecord", 500, c.handle)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.launch(b)
+        cupti.ask("cuStreamEndCapture", a.handle, 0)
+    assert [(str(one.after), str(one.queue)) for one in report.waits] == [
+        ("c (cuda:0)", "b (cuda:0)")
+    ]
+    assert told(report.work) == [("kernel", "cupy_add", "b")]
+
+
+def test_a_wait_in_a_capture_for_an_event_outside_joins_no_other_stream(cupti):
+    a, b = (sk.new_stream(name=name) for name in "ab")
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", a.handle)
+        cupti.ask("cuEventRecordWithFlags", 500, a.handle, 1)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.launch(b)
+        cupti.ask("cuStreamEndCapture", a.handle, 0)
+    assert told(report.work) == [("kernel", "cupy_add", "b")]
+    assert [one.after for one in report.waits] == [None]
+
+
+@pytest.mark.parametrize("end", ["cuEventDestroy", "cuIpcOpenEventHandle", "cuEventCreate"])
+def test_a_wait_for_an_event_that_has_the_handle_of_another_is_not_for_that_ones_queue(cupti, end):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    place = ctypes.c_uint64(500)
+    with sk.audit() as report:
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask(end, 500 if "Destroy" in end else ctypes.addressof(place))
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+    assert [one.after for one in report.waits] == [None]
+
+
+def test_work_on_one_stream_is_there_and_later_calls_are_not_seen(cupti):
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.launch(s)
+    assert cupti.enabled == set()
+    cupti.launch(1)
+    report.assert_one_queue(s)
+    assert len(report.operations) == 1
+
+
+def test_waits_and_synchronisations_are_told_from_questions(cupti):
+    a, b = sk.new_stream(name="a"), sk.new_stream(name="b")
+    with sk.audit() as report:
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.ask("cuEventRecord", 500, a.handle)
+        cupti.ask("cuStreamWaitEvent", b.handle, 500)
+        cupti.ask("cuStreamSynchronize", b.handle)
+        cupti.ask("cuEventSynchronize", 500)
+        cupti.ask("cuCtxSynchronize")
+        cupti.ask("cuStreamQuery", b.handle)
+        cupti.ask("cuEventQuery", 500)
+        cupti.ask("cuMemFree", ARRAY)
+    assert [(str(one.after), str(one.queue)) for one in report.waits] == [
+        ("None", "b (cuda:0)"),
+        ("a (cuda:0)", "b (cuda:0)"),
+    ]
+    assert told(report.synchronisations) == [
+        ("synchronisation", "cuStreamSynchronize", "b"),
+        ("synchronisation", "cuEventSynchronize", "a"),
+        ("synchronisation", "cuCtxSynchronize", None),
+    ]
+    assert told(report.operations)[1] == ("record", "record", "a")
+    assert report.work == []
+
+
+def test_what_a_capture_holds_is_no_work(cupti):
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", s.handle)
+        cupti.launch(s)
+        cupti.launch(1, b"cupy_escaped")
+        cupti.ask("cuStreamEndCapture", s.handle, 0)
+    assert told(report.work) == [("kernel", "cupy_escaped", "legacy default stream")]
+
+
+def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
+    s, other = sk.new_stream(nonblocking=True), sk.new_stream(name="other")
+    check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(0)))
+    with sk.audit() as report:
+        cupti.launch(s)
+        cupti.launch(other)
+    assert int(check(driver.cuStreamIsCapturing(s.handle))) == 1
+    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(s.handle))))
+    assert told(report.work) == [("kernel", "cupy_add", "other")]
+
+
+def test_streams_that_end_inside_are_told_apart(cupti):
+    with sk.audit() as report:
+        cupti.launch(1)  # so that the stream is made later than the audit begins
+        s = sk.new_stream(name="mine")
+        handle = s.handle
+        cupti.launch(handle)
+        s.close()
+        cupti.ask("cuStreamDestroy", handle)
+        cupti.launch(handle)
+        cupti.ask("cuStreamDestroy", handle)
+    report.off_queue(s)
+    others = ["legacy default stream", f"stream {handle:#x}, which has ended"]
+    assert [one.queue.name for one in report.work] == [others[0], "mine", others[1]]
+    assert [one.queue.name for one in report.off_queue(s)] == others
+
+
+def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
+    s, own = sk.new_stream(name="s"), make_stream()
+    monkeypatch.setattr(driver_module, "private_streams", [(current_context(), own)])
+    with sk.audit() as report:
+        cupti.launch(own)
+        cupti.launch(s)
+    assert told(report.work) == [("kernel", "cupy_add", "s")]
+    destroy_stream(own)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
+    del cupti
+    s = sk.new_stream(name="mine")
+    with sk.audit() as report:
+        s.sync()
+        if closed:
+            s.close()
+    assert told(report.synchronisations) == [("synchronisation", "sync", "mine")]
+
+
+def test_host_streams_take_part(cupti):
+    s, host = sk.new_stream(name="gpu"), sk.new_stream("cpu", name="host")
+    with sk.audit() as report:
+        host.submit(sum, [1, 2])
+        cupti.launch(s)
+    assert told(report.work) == [("function", "sum", "host"), ("kernel", "cupy_add", "gpu")]
+    assert len(report.off_queue(host)) == len(report.off_queue(s)) == 1
+
+
+def test_audits_and_races_nest(cupti, monkeypatch):
+    monkeypatch.setitem(places._is_users, "support.cupti", False)
+    s, t = sk.new_stream(), sk.new_stream()
+    array = int(check(driver.cuMemAlloc(400)))
+    with sk.audit() as outer:
+        cupti.fill(s, array)
+        with sk.races() as races, sk.audit() as inner:
+            cupti.fill(s, array)
+            cupti.fill(t, array)
+        cupti.fill(s, array)
+    assert (len(outer.work), races.coverage.total, len(inner.work)) == (4, 2, 2)
+    (race,) = races.races  # the audit around it asks for no lines
+    assert race.first.file == race.second.file == __file__
+    check(driver.cuMemFree(array))
+
+
+def test_an_error_in_the_block_passes_and_the_report_is_made(cupti):
+    def fail():
+        with sk.audit() as report:
+            reports.append(report)
+            cupti.launch(1)
+            raise KeyError
+
+    reports = []
+    with pytest.raises(KeyError):
+        fail()
+    assert len(reports[0].work) == 1
+
+
+def test_a_cupti_that_another_tool_has_is_told(cupti):
+    cupti.code = 39
+    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit():
+        pass
+
+
+def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
+    def find():
+        raise callbacks.NoCallbacksError("there is no libcupti: pip install it")
+
+    monkeypatch.setattr(callbacks, "_find", find)
+    missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
+    with missing, sk.audit():
+        pass
+
+
+@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
+def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
+    s = stream()
+    with sk.audit() as report:
+        cupti.fill(s.handle)
+        s.sync()
+    (queue,) = {one.queue for one in report.operations}
+    assert queue.device == "cuda:0"
+
+
+@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
+def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
+    s, other = stream(0), stream(1)
+    with on_device(1), sk.audit() as report:
+        cupti.fill(s.handle)
+    report.assert_one_queue(s)
+    assert len(report.off_queue(other)) == 1
+
+
+def test_host_queues_beside_cuda_are_in_their_place_of_the_order(cupti):
+    gpu, other, host = sk.new_stream("cuda"), sk.new_stream("cuda"), sk.new_stream("cpu")
+    with sk.audit() as report:
+        host.submit(sum, [1])
+        cupti.fill(gpu)
+        cupti.ask("cuEventRecord", 500, gpu.handle)
+        host.submit(len, "ab")
+        cupti.ask("cuStreamWaitEvent", other.handle, 500, 0)
+        cupti.fill(other)
+    found = [(one.name.partition(",")[0], one.place) for one in report.work]
+    assert found == [("sum", 0), ("fill", 1), ("len", 2), ("fill", 3)]
+    (wait,) = report.waits  # from after the first fill to before the second one
+    assert (wait.since, wait.place, wait.after.id) == (2, 3, gpu.id)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["made before", "made inside"])
 def test_a_stream_that_is_closed_inside_keeps_its_name_and_its_work(cupti, known):
     made = sk.new_stream(name="mine") if known else None
-    with sk.audit(times=True) as report:
+    with sk.audit() as report:
         s = made or sk.new_stream(name="mine")
-        cupti.ran("cupy_add", current_context(), s.handle)
+        cupti.launch(s)
         s.close()
     (queue,) = report.queues
     assert (queue.name, queue.device, queue.id) == ("mine", "cuda:0", s.id)
@@ -132,180 +454,88 @@ def test_a_stream_that_is_closed_inside_keeps_its_name_and_its_work(cupti, known
 
 def test_meeting_a_stream_that_captures_leaves_the_capture_whole(cupti):
     raw = make_stream()
-    mode = driver.CUstreamCaptureMode(0)
     held = sk.from_handle(raw, owner=object())
-    check(driver.cuStreamBeginCapture(raw, mode))
-    with sk.audit(times=True) as report:
+    check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
+    with sk.audit() as report:
         assert sk.from_handle(raw) == held
         assert int(check(driver.cuStreamIsCapturing(raw))) == 1
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
-        cupti.ran("cupy_add", current_context(), raw)
-    assert report.queues[0].id == held.id  # what could not be asked there is asked at the end
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
-    s = sk.new_stream(name="mine")
-    with sk.audit(times=True) as report:
-        s.sync()
-        sk.default_stream(0).sync()
-        if closed:
-            s.close()
-    assert [(one.name, str(one.queue)) for one in report.synchronisations] == [
-        ("sync", "mine (cuda:0)"),
-        ("sync", "legacy default stream (cuda:0)"),
-    ]
+        cupti.ask("cuStreamEndCapture", raw, 0)
+        cupti.launch(raw)
+    assert report.queues[0].id == held.id
 
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_an_events_sync_is_on_the_queue_that_recorded_it_last(cupti, quick):
-    s, t, default = sk.new_stream(name="first"), sk.new_stream(name="last"), sk.default_stream(0)
+    del cupti
+    s, t = sk.new_stream(name="first"), sk.new_stream(name="last")
     if quick:  # from its second record on
         t.record()
-    event, never, on_default = s.record(), sk.new_event(), default.record()
-    with sk.audit(times=True) as report:
+    event, never = s.record(), sk.new_event()
+    with sk.audit() as report:
         t.record(event)
         t.close()
-        for one in (event, never, on_default):
-            one.sync()
-    names = [str(one.queue) for one in report.synchronisations]
-    assert names == ["last (cuda:0)", "None", "legacy default stream (cuda:0)"]
+        event.sync()
+        never.sync()
+    assert [str(one.queue) for one in report.synchronisations] == ["last (cuda:0)", "None"]
 
 
 def test_of_an_event_that_others_may_record_the_queue_is_not_guessed(cupti, warp):
+    del cupti
     s = sk.new_stream()
     event, in_graph = sk.wrap_event(warp.Event("cuda:0")), s.record()
     s.record(event)
     check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(1)))
     s.record(in_graph, external=True)
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(s.handle))))
-    with sk.audit(times=True) as report:
+    with sk.audit() as report:
         event.sync()
         in_graph.sync()
     assert [one.queue for one in report.synchronisations] == [None, None]
 
 
 def test_a_stream_of_another_library_is_called_by_it(cupti, warp):
-    context, s = current_context(), sk.wrap(warp.get_stream("cuda:0"))
-    with sk.audit(times=True) as report:
-        cupti.ran("f_cuda_kernel_forward", context, s.handle)
-    assert report.queues[0].name == f"Warp stream id={s.id}"
-    owned = sk.new_stream()
-    with sk.audit(times=True) as report:
-        cupti.ran("f", context, owned.handle)
-    assert report.queues[0].name == f"StreamKit stream id={owned.id}"
-
-
-def test_the_work_of_streamkits_own_streams_is_left_out(cupti, monkeypatch):
-    monkeypatch.setattr(driver_module, "private_streams", [])
-    context, s = current_context(), sk.new_stream()
-    own = driver_module.create_private_stream(0, nonblocking=True, priority=0)
-    with sk.audit(times=True) as report:
-        cupti.ran("set-up", context, own)
-        cupti.ran("a", context, s.handle)
-    assert [one.name for one in report.work] == ["a"]
-    assert [queue.id for queue in report.queues] == [s.id]
-    report.assert_one_queue(s)
-    destroy_stream(own)
-
-
-def test_the_end_waits_for_every_context_with_work(cupti, monkeypatch):
-    waited, sync = [], driver_module.sync_context  # the stand-in's, which goes on
-    monkeypatch.setattr(
-        driver_module, "sync_context", lambda context: (waited.append(context), sync(context))
-    )
-    streams = [sk.new_stream(device) for device in range(2)]
-    with sk.audit(times=True):
-        pass
-    assert {stream.context for stream in streams} <= set(waited)
-
-
-def test_calls_that_put_nothing_on_a_queue_are_not_recorded(cupti):
-    with sk.audit(times=True):
-        assert cupti.left_out == [("driver", 1), ("runtime", 7)]
-        assert cupti.enabled == set(Kind)
-
-
-def test_audits_nest_and_the_first_and_last_alone_begin_and_end(cupti):
-    context, s = current_context(), sk.new_stream()
-    with sk.audit(times=True) as outer:
-        cupti.ran("a", context, s.handle)
-        with sk.audit(times=True) as inner:
-            cupti.ran("b", context, s.handle)
-        cupti.ran("c", context, s.handle)
-    assert [one.name for one in inner.work] == ["b"]
-    assert [one.name for one in outer.work] == ["a", "b", "c"]
-    assert outer.synchronisations == []
-    assert len(cupti.enabled_ever) == len(Kind)
-
-
-def test_an_audit_that_begins_at_once_takes_no_records_away(cupti):
-    first, second = CudaRecorder(), CudaRecorder()
-    first.start()
-    cupti.ran("a", current_context(), 1)
-    first.sync()
-    first.stop()
-    second.start()  # in another thread, say
-    try:
-        assert [one.name for one in first.operations() if one.is_work] == ["a"]
-    finally:
-        second.stop()
-
-
-def test_an_audit_that_begins_while_another_thread_ends_the_last_one_records(cupti, monkeypatch):
-    first, second, disable = CudaRecorder(), CudaRecorder(), cupti.activity_disable
-    beginning = threading.Thread(target=second.start)
-
-    def disable_meanwhile(kind):
-        if beginning.ident is None:
-            beginning.start()
-            beginning.join(0.05)  # long enough to begin, unless it waits for this end
-        disable(kind)
-
-    monkeypatch.setattr(cupti, "activity_disable", disable_meanwhile)
-    first.start()
-    first.stop()
-    beginning.join()
-    try:
-        assert cupti.enabled == set(Kind)
-    finally:
-        second.stop()
-
-
-def test_an_error_in_the_block_passes_and_recording_ends(cupti):
-    with pytest.raises(KeyError), sk.audit(times=True) as report:  # noqa: PT012 - the rest is what is tested
-        cupti.ran("a", current_context(), 1)
-        raise KeyError
-    assert [one.name for one in report.work] == ["a"]
+    s, owned = sk.wrap(warp.get_stream("cuda:0")), sk.new_stream()
+    with sk.audit() as report:
+        cupti.launch(s)
+        cupti.launch(owned)
+    names = [f"Warp stream id={s.id}", f"StreamKit stream id={owned.id}"]
+    assert [queue.name for queue in report.queues] == names
 
 
 def test_after_an_error_in_the_block_the_queues_have_their_names(cupti):
     s = sk.new_stream(name="mine")
-    with pytest.raises(KeyError), sk.audit(times=True) as report:  # noqa: PT012 - the rest is what is tested
-        cupti.ran("a", current_context(), s.handle)
-        cupti.ran("b", current_context(), 1)
+    with pytest.raises(KeyError), sk.audit() as report:  # noqa: PT012 - the rest is what is tested
+        cupti.launch(s)
+        cupti.launch(1)
         raise KeyError
-    assert [str(queue) for queue in report.queues] == [
-        "mine (cuda:0)",
-        "legacy default stream (cuda:0)",
-    ]
-    assert [one.name for one in report.legacy_work] == ["b"]
+    names = ["mine (cuda:0)", "legacy default stream (cuda:0)"]
+    assert [str(queue) for queue in report.queues] == names
     s.close()
-    assert [one.name for one in report.off_queue(s)] == ["b"]
+    assert report.off_queue(s) == report.legacy_work == report.work[1:]
 
 
-def test_an_error_in_a_capture_leaves_the_capture_whole(cupti):
-    raw = make_stream(nonblocking=False)
-    sk.default_stream(0)
-    with pytest.raises(KeyError), sk.audit(times=True):  # noqa: PT012 - the rest is what is tested
-        check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(0)))
-        raise KeyError
-    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
-    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
-
-
-CALLS = ("activity_enable", "activity_disable", "activity_flush_all", "get_timestamp",
-         "get_context_id", "get_stream_id_ex", "activity_register_callbacks")  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("error", [None, ValueError("of the block")])
+def test_a_forked_child_calls_nothing_of_cupti(cupti, monkeypatch, error):
+    stream, host, called = sk.new_stream(), sk.new_stream("cpu"), []
+    audit = sk.audit()
+    audit.__enter__()
+    stream.record()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for name in ("cuptiSubscribe", "cuptiEnableCallback", "cuptiUnsubscribe"):
+                monkeypatch.setattr(cupti, name, lambda *_, name=name: called.append(name))
+            told = is_left(audit, error)
+            with sk.audit() as report:  # of host streams, which a child can use
+                host.submit(int)
+            status = not (told and len(report.work) == 1 and not called)
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    audit.__exit__(None, None, None)
 
 
 def is_left(audit, error):
@@ -317,77 +547,14 @@ def is_left(audit, error):
     return error is not None and not swallowed
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("error", [None, ValueError("of the block")])
-def test_a_forked_child_calls_nothing_of_cupti(cupti, error):
-    stream, host, called = sk.new_stream(), sk.new_stream("cpu"), []
-    audit = sk.audit(times=True)
-    audit.__enter__()
-    stream.record()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            for name in CALLS:
-                setattr(cupti, name, lambda *_, name=name: called.append(name))
-            told = is_left(audit, error)
-            with sk.audit(times=True) as report:  # of host streams, which a child can use
-                host.submit(int)
-            status = not (told and len(report.work) == 1 and not called)
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    audit.__exit__(None, None, None)
-
-
-def test_cupti_that_refuses_is_told_and_nothing_is_left_on(cupti):
-    cupti.refuses = Kind.CUDA_EVENT
-    with (
-        pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"),
-        sk.audit(times=True),
-    ):
-        pytest.fail("it began")
-
-
-def test_that_it_cannot_be_switched_off_does_not_hide_why_cupti_refused(cupti, monkeypatch):
-    def disable(kind):
-        cupti.enabled.discard(kind)
-        raise RuntimeError("ERROR_INVALID_OPERATION")
-
-    cupti.refuses = Kind.CUDA_EVENT
-    monkeypatch.setattr(cupti, "activity_disable", disable)
-    with (
-        pytest.raises(sk.ScopeError, match=r"CUPTI cannot record here .*SUBSCRIBERS"),
-        sk.audit(times=True),
-    ):
-        pytest.fail("it began")
-
-
-def test_records_that_another_tool_got_are_missed(cupti):
-    with pytest.raises(sk.ScopeError, match="took CUPTI"), sk.audit(times=True):
-        cupti.is_taken = True
-
-
-@pytest.mark.parametrize("known", [True, False], ids=["known and non-blocking", "unknown"])
-def test_ending_in_a_capture_is_refused_and_leaves_it_whole(cupti, known):
-    raw = make_stream(nonblocking=known)
-    _held = sk.from_handle(raw, owner=object()) if known else sk.default_stream(0)
-    mode = driver.CUstreamCaptureMode(1)
-    with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit(times=True):
-        check(driver.cuStreamBeginCapture(raw, mode))
-    assert int(check(driver.cuStreamIsCapturing(raw))) == 1
-    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
-    with sk.audit(times=True) as report:
-        pass
-    assert report.operations == ()
-
-
-def test_a_library_that_captures_on_a_stream_nobody_wrapped_is_noticed(cupti, warp):
-    raw = make_stream()
-    mode = driver.CUstreamCaptureMode(1)
-    view = warp.Stream("cuda:0", cuda_stream=raw)
-    with warp.ScopedStream(view, sync_enter=False):
-        with pytest.raises(sk.CaptureError, match="ending an audit"), sk.audit(times=True):
-            check(driver.cuStreamBeginCapture(raw, mode))
-        assert int(check(driver.cuStreamIsCapturing(raw))) == 1
-        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
+def test_a_program_is_audited_before_it_initialises_cuda(cupti, monkeypatch):
+    """Nothing asks the driver before the program does, which may first choose its devices."""
+    monkeypatch.setattr(driver_module, "is_available", lambda: pytest.fail("it was asked"))
+    stream = sk.new_stream("cuda")
+    with program_audit() as report:
+        cupti.fill(stream)
+    assert [one.queue.id for one in report.work] == [stream.id]
+    monkeypatch.setattr(loader, "driver_version", lambda: 0)
+    with program_audit() as report:
+        sk.new_stream("cpu").submit(int)
+    assert [one.name for one in report.work] == ["int"]

@@ -302,16 +302,12 @@ def test_a_race_of_a_program_that_does_not_know_streamkit_is_named(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("times", [[], ["--times"]], ids=["", "times"])
-def test_an_audit_of_a_program_has_its_work_and_its_page(tmp_path, times):
-    if times:
-        pytest.importorskip("cupti")
+def test_an_audit_of_a_program_has_its_work_and_its_page(tmp_path):
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     files = "--json", report, "--html", page
-    done = under("audit", *times, *files, folder=tmp_path, program=RACE)
+    done = under("audit", *files, folder=tmp_path, program=RACE)
     assert done.returncode == 0, done.stderr
     data = json.loads(report.read_text())
-    assert data["has_times"] is bool(times)
     assert sum(one["library"] == "torch" for one in data["operations"]) >= 3
     assert "<canvas" in page.read_text()
 

@@ -21,9 +21,6 @@ WITH_CODE = [
 def test_the_code_of_a_page_runs(path, tmp_path, subjects, pytestconfig):
     # the plugin's, which pytest does not find where StreamKit runs from a checkout
     pytestconfig.addinivalue_line("markers", "streamkit_follows: of a page")
-    found = blocks(path.read_text(encoding="utf-8"))
-    if any("audit(times=True)" in block.code for block in found if block.runs(99)):
-        pytest.importorskip("cupti")  # of CUDA 13 alone
     for name in ("torch", "cupy", "warp"):
         subjects(name)  # warmed up: a first use inside a page could wait for the device
     if not run(path, tmp_path, cuda_devices()):

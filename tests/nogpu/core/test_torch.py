@@ -178,15 +178,6 @@ def test_submitted_work_of_torch_is_ordered():
     assert (x == 20).all()
 
 
-def test_a_running_profiler_is_noticed_before_an_audit_takes_its_records():
-    from streamkit.diagnostics.audit import cupti  # an audit needs a device
-
-    assert cupti.running_profiler() is None
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
-        assert cupti.running_profiler() == "torch"
-    assert cupti.running_profiler() is None
-
-
 def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     from streamkit._graphs import capture  # a capture needs a device
 

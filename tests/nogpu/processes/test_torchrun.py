@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 import pytest
@@ -29,9 +28,6 @@ def run(path):
 def test_each_rank_has_the_weights_of_one_process_alone():
     done = run(EXAMPLE)
     assert done.returncode == 0, done.stdout + done.stderr
-    for rank in range(2):
-        said = rf"Rank {rank} reduced 5 times, and prepared a batch during \d\."
-        assert re.search(said, done.stdout), done.stdout
     assert done.stdout.count("Its 64 weights are those of one process alone.") == 2
 
 

@@ -158,21 +158,21 @@ print(sk.doctor())
     assert "OK: nothing wrong was found" in out
 
 
-def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_made():
+def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_used():
     out = python(
         """
 import shutil, sys  # shutil first, for the same reason
 sys.platform = "win32"
 from streamkit import BackendNotInstalledError
-from streamkit.diagnostics.audit import cupti  # an audit needs a device before
+from streamkit.diagnostics.audit.audit import CallbackRecorder  # as on a GPU
 try:
-    cupti.collector.open()
+    CallbackRecorder(lambda: True).start()
 except BackendNotInstalledError as error:
     print(error)
 """,
-        blocked=["cupti"],
+        blocked=["cuda"],
     )
-    assert "made for Linux alone" in out
+    assert "used on Linux only" in out
     assert "pip install" not in out
 
 

@@ -20,7 +20,6 @@ from streamkit._cuda import loader  # the system's libraries are made up here
 from streamkit._support import living_processes  # another user is made up here
 from streamkit.diagnostics.doctor import (  # a machine is made up here
     doctor,
-    driver_library,
     toolkit,  # the system's libraries are made up here
 )
 from support.command import COMMAND
@@ -32,8 +31,8 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="this system is no
 @pytest.fixture
 def look(tmp_path, monkeypatch):
     """What the doctor says where the system answers this when it loads the driver's library."""
-    monkeypatch.setattr(driver_library, "WSL", tmp_path / "wsl")
-    monkeypatch.setattr(driver_library, "KERNEL_MODULE", tmp_path / "version")
+    monkeypatch.setattr(doctor, "_WSL", tmp_path / "wsl")
+    monkeypatch.setattr(doctor, "_ABOUT", tmp_path / "version")
     monkeypatch.setattr(loader, "driver_version", lambda: 0)
 
     def look(why):
@@ -80,7 +79,7 @@ def test_a_library_that_is_empty_as_images_have_it(look):
 def test_a_file_that_is_no_driver_though_it_loads(look, tmp_path, monkeypatch):
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 0 08:01 5   /opt/cuda/lib64/stubs/libcuda.so.1\n")
-    monkeypatch.setattr(driver_library, "MAPS", maps)
+    monkeypatch.setattr(doctor, "_MAPS", maps)
     (found,) = look("")
     assert found.code == "driver-fails"
     assert "/opt/cuda/lib64/stubs/libcuda.so.1 is loaded as the CUDA driver" in found.what

@@ -15,6 +15,7 @@ import pytest
 
 from streamkit._cuda import loader, memory_pools  # what the driver answers is made up here
 from streamkit._queues import identity  # who is told of queues
+from streamkit.diagnostics.doctor import toolkit  # it is not to find CUPTI
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder  # what it does in a callback
 from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
 from streamkit.diagnostics.recording.callbacks import (
@@ -103,10 +104,10 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(callbacks.sys, "platform", "linux")
-    monkeypatch.setattr(callbacks.os, "RTLD_NOLOAD", 4, raising=False)
-    monkeypatch.setattr(callbacks.os, "RTLD_NOW", 2, raising=False)
+    monkeypatch.setattr(toolkit.os, "RTLD_NOLOAD", 4, raising=False)
+    monkeypatch.setattr(toolkit.os, "RTLD_NOW", 2, raising=False)
     monkeypatch.setattr(callbacks.ctypes, "CDLL", missing)
-    monkeypatch.setattr(callbacks.importlib, "import_module", missing)
+    monkeypatch.setattr(toolkit.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
         monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
         with pytest.raises(NoCallbacksError, match=f"pip install {package}$"):

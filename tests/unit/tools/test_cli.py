@@ -128,7 +128,7 @@ EXTRA = ("numpy", "rich")
 
 @pytest.mark.parametrize(
     ("arguments", "missing"),
-    [(("demo",), "numpy"), (("demo", "--json"), "numpy"), (("audit", "x.py"), "rich")],
+    [(("demo",), "numpy"), (("demo", "--json"), "numpy")],
 )
 def test_without_what_it_needs_a_command_exits_2_with_the_line_that_installs_it(arguments, missing):
     done = streamkit_(*arguments, blocked=(missing,))

@@ -144,7 +144,6 @@ def test_the_oldest_lanes_have_the_oldest_versions_that_are_promised(major):
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     names = ["warp", "tvm-ffi", "torch", "numba", f"cuda{major}", f"cupy{major}"]
-    names += ["audit"] if major == "13" else []
     wanted = {
         found[1]: found[2]
         for name in names

@@ -380,12 +380,10 @@ def test_a_package_that_is_broken_is_an_error_of_its_own(folder):
 
 
 @TOOLS
-def test_the_terminal_of_an_audit_needs_rich_and_that_of_races_nothing(folder, tool):
+def test_the_report_of_a_program_needs_no_other_package(folder, tool):
     path = write(folder, "print('ran')\n")
     done = streamkit_(tool, path, blocked=("rich",))
-    ran = tool == "races"
-    assert (done.returncode, done.stdout) == ((0, "ran\n") if ran else (2, ""))
-    assert ("pip install rich" in done.stderr) is not ran
+    assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
 def test_no_path_is_inserted_where_python_inserts_none(folder):
