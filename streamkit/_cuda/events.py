@@ -148,7 +148,7 @@ def is_done_core(event: Any) -> bool:
 
 
 def core_error(call: str, error: Exception) -> Exception:
-    """Return DriverError for an error of the driver, which has CUDA's name for it, else the error."""
+    """Return DriverError for an error that has CUDA's name for one in its text, else the error."""
     found = re.search(r"CUDA_ERROR_\w+", str(error))
     if found is None:
         return error

@@ -67,8 +67,8 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     with turn:
         ordering.on(queue, _record, event, queue, what, operation)
         number = next(_numbers)
-    # no capture has it, and with the point no one asks it; another context may end, and it with that
-    if queue.context in driver.device_of:
+    # no capture has it, and none asks it after the point
+    if queue.context in driver.device_of:  # else it may end with the context
         event.spare = spare_events(queue)
     return Point(event.handle, event, first, number)
 

@@ -202,7 +202,8 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     ("version", "is_known"),
     [
         ("2.9.1", False),
-        ("2.10.0+cu130", True),
+        ("2.10.0+cu130", False),
+        ("2.11.0+cu130", True),
         ("2.15.1a0+git0123abc", True),
         ("2.16.0.dev20270101", False),
         ("3.0.0", False),
