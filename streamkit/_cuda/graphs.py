@@ -200,7 +200,7 @@ class Node(NamedTuple):
     kind: str
     """As "kernel", "memcpy", "mem alloc"."""
     symbol: str
-    """A kernel's symbol, where the driver tells it; else empty."""
+    """A kernel's symbol, and empty for other nodes."""
 
 
 def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
@@ -239,9 +239,8 @@ def _called(parameters: Any) -> tuple[str, int]:
 
 
 def _symbol(sort: str, called: int) -> str:
-    """Return the symbol of a kernel, "" below CUDA 12.3."""
-    call = f"cu{sort}GetName"
-    return bytes(ask(call, called)).decode() if hasattr(loader.cu, call) else ""
+    """Return the symbol of a kernel."""
+    return bytes(ask(f"cu{sort}GetName", called)).decode()
 
 
 # -- what the nodes do with memory ----------------------------------------------------------------
@@ -327,12 +326,10 @@ def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...
     return None
 
 
-def _parameters(called: Any) -> tuple[bytes, ...] | None:
-    """Return the bytes of a kernel's parameters; None below CUDA 12.4."""
+def _parameters(called: Any) -> tuple[bytes, ...]:
+    """Return the bytes of a kernel's parameters."""
     sort, function = _called(called)
-    layout = getattr(loader.cu, f"cu{sort}GetParamInfo", None)
-    if layout is None:
-        return None
+    layout = getattr(loader.cu, f"cu{sort}GetParamInfo")
     found: list[bytes] = []
     while True:
         code, _, size = layout(function, len(found))

@@ -109,11 +109,12 @@ class OwnedEvent:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:
             return
-        if self.spare is not None and driver.is_usable():
+        if self.spare is not None and len(self.spare) < _MOST_SPARE and driver.is_usable():
             # another object, because this one's end is not told a second time
             twin, spare = OwnedEvent.__new__(OwnedEvent), vars(self).pop("spare")
             vars(twin).update(vars(self))
-            give_back(twin, spare)
+            # events are taken from the end, and those without cuda.core's object slow a wait
+            spare.insert(len(spare) if twin.serves else 0, twin)
         elif self.core is not None:
             if not driver.is_usable():  # in a forked child its end would call the driver
                 _never_destroyed.append(self.core)
@@ -195,8 +196,7 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
         event = spare.pop()
     except IndexError:  # there is none, or other threads have them
         return OwnedEvent(queue.context, core=core)
-    if core and event.core is None and event.context in driver.device_of:
-        give_back(event, spare)
+    if core and not _is_quick(event):
         return OwnedEvent(queue.context)
     return event
 
@@ -204,8 +204,12 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
 def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
     """Put an event that nothing asks any more into the ``spare_events`` of a queue of its context.
 
-    An event of a captured graph must never come here: each launch waits for its last record. Those
-    with cuda.core's object come last, from where they are taken: others would slow a wait.
+    An event of a captured graph must never come here: each launch waits for its last record.
     """
-    if len(spare) < _MOST_SPARE:
-        spare.insert(len(spare) if event.serves else 0, event)
+    if _is_quick(event) and len(spare) < _MOST_SPARE:
+        spare.append(event)
+
+
+def _is_quick(event: OwnedEvent) -> bool:
+    """Whether it has an object of cuda.core's, where one can be; one without slows a wait."""
+    return bool(event.serves) or event.context not in driver.device_of
