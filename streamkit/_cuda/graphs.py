@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,6 @@ from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import CodeType, FrameType
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -163,7 +161,6 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
             code = ask()
             if code:
                 raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
-            # after the question, because a signal's handler that comes then can close the graph
             if status[0] or is_over:
                 return False
             code = run()
@@ -178,20 +175,10 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     def end() -> None:
         nonlocal is_over
         is_over = True
-        while not (free or loader.is_forked) and not _is_inside(relaunch.__code__, free):
+        while not (free or loader.is_forked):
             time.sleep(_NAP)
 
     return relaunch, end
-
-
-def _is_inside(launch: CodeType, free: list[None]) -> bool:
-    """Whether a destructor or a signal's handler calls, which came in this launch of its thread."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - a traceback keeps more
-    while frame is not None:
-        if frame.f_code is launch and frame.f_locals["free"] is free:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class Node(NamedTuple):
