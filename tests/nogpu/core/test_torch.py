@@ -33,7 +33,7 @@ def test_a_stream_of_the_cpu_is_refused_with_its_device(kind):
 
 
 def test_a_generic_stream_of_cuda_needs_no_native_handle():
-    """torch 2.10 has none: the stream is read through ``torch.cuda.Stream``, or its lack told."""
+    """The stream is read through ``torch.cuda.Stream``, or its lack told."""
 
     class Old(torch.Stream):
         native_handle = property()
