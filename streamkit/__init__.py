@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from streamkit._queues import registry
 from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
 from streamkit._streams.event import new_event, wrap_event
 from streamkit._streams.factories import (
@@ -25,6 +24,7 @@ from streamkit._streams.factories import (
     per_thread_stream,
 )
 from streamkit._streams.stream import wrap
+from streamkit.backends import names
 from streamkit.errors import (
     BackendNotInstalledError,
     CaptureError,
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message)
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
-        line = registry.other_names("package").get(name)
+        line = names.answers("package").get(name)
         if line is not None:
             message += f": write '{line}' instead."
         elif not name.startswith("_") and name in dir(Stream):

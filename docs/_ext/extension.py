@@ -72,6 +72,7 @@ SOURCES = (
     *(DOCS / "evidence").glob("*.json"),
     *(DOCS / "parity").glob("*.toml"),
     *architecture.PACKAGE.rglob("*.py"),
+    *architecture.PACKAGE.rglob("names.txt"),
     architecture.TABLE,
 )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkit._queues import registry
+from streamkit.backends import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,13 +119,12 @@ _OWN_NAMES = re.compile(r"^(?:s|e|g|c|start|tensor|device|kernel)\.")  # which a
 
 def porting() -> str:
     """Return the table in Markdown: by section, what is written today and what is written here."""
-    rows: dict[str, dict[str, dict[str, list[str]]]] = {}
-    for library in registry.LIBRARIES:
-        for row in library.names:
-            if row.section:
-                here = f"`{row.ours}`{row.more}"
-                today = rows.setdefault(row.section, {}).setdefault(here, {})
-                today.setdefault(row.written, []).append(library.label)
+    rows: dict[str, dict[str, dict[str, str]]] = {}
+    for row in names.rows():
+        if row.section:
+            gap = " " if row.more[:1].isalpha() else ""
+            here = f"`{row.ours}`{gap}{row.more}"
+            rows.setdefault(row.section, {}).setdefault(here, {})[row.written] = row.libraries
     lines = ["| what you write today | StreamKit |", "|---|---|"]
     for section, found in rows.items():
         lines.append(f"| **{section}** | |")
@@ -135,16 +134,14 @@ def porting() -> str:
 
 def calls() -> list[str]:
     """Return the calls and members that stand in the first column, for the index."""
-    written = " ".join(
-        row.written for one in registry.LIBRARIES for row in one.names if row.section
-    )
+    written = " ".join(row.written for row in names.rows() if row.section)
     return sorted({_OWN_NAMES.sub("", name) for name in re.findall(r"\w+(?:\.\w+)+", written)})
 
 
-def _today(written: dict[str, list[str]]) -> str:
+def _today(written: dict[str, str]) -> str:
     return ", ".join(
-        _code(line) + ("" if _SHOWS_ITS_LIBRARY.search(line) else f" ({', '.join(labels)})")
-        for line, labels in written.items()
+        _code(line) + ("" if _SHOWS_ITS_LIBRARY.search(line) else f" ({libraries})")
+        for line, libraries in written.items()
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-import sys
 from typing import Any
 
 from streamkit import errors
@@ -97,43 +96,6 @@ def core_stream(handle: int) -> Any:
         raise core_error("cuStreamGetCtx", error) from error
 
 
-def core_that_keeps(owner: Any, handle: int) -> Any:
-    """Return an object of cuda.core's that keeps the owner's stream beyond the owner's ``close``.
-
-    None if the owner is not cuda.core's, or does not share its stream, as before 1.2, or if it
-    cannot be told, because cuda.core's streams are declared in another way.
-    """
-    core = sys.modules.get("cuda.core")
-    kind: Any = getattr(core, "Stream", ())
-    own = owner.stream if type(owner).__name__ == "GraphBuilder" else owner
-    if not isinstance(own, kind) or not _has_handle_first():
-        return None
-    second = core_stream(handle)
-    return second if shared_by(second) == shared_by(own) else None
-
-
-@functools.cache
-def _has_handle_first() -> bool:
-    """Whether the ``_stream.pxd`` of this cuda.core declares its streams as ``shared_by`` reads."""
-    from pathlib import Path  # noqa: PLC0415 - slow to import, and seldom needed
-
-    declared = re.compile(r"cdef class Stream:\s+cdef:\s+StreamHandle _h_stream\s")
-    files = [*Path(str(_core().__file__)).parent.rglob("_stream.pxd")]
-    return bool(files) and all(declared.search(file.read_text("utf-8")) for file in files)
-
-
-def shared_by(stream: Any) -> int | None:
-    """Return the address of what all of cuda.core's objects on one stream share; None once closed.
-
-    Its first field, as the ``_stream.pxd`` that comes with it says, is a shared pointer of C++ to
-    the handle. One on a stream that cuda.core did not create has its own.
-    """
-    import ctypes  # noqa: PLC0415 - slow to import, and seldom needed
-
-    first_field = id(stream) + object.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)  # Cython's
-    return ctypes.c_void_p.from_address(first_field).value
-
-
 def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     """Create an event in a context; return its handle, and cuda.core's object that destroys it.
 
@@ -186,12 +148,8 @@ def is_done_core(event: Any) -> bool:
 
 
 def core_error(call: str, error: Exception) -> Exception:
-    """Return DriverError for an error of the driver, which has CUDA's name for it, else the error.
-
-    Only of a context that it could not get, cuda.core does not say why before 1.2.
-    """
+    """Return DriverError for an error that has CUDA's name for one in its text, else the error."""
     found = re.search(r"CUDA_ERROR_\w+", str(error))
-    if found is None and "NULL context" not in str(error):
+    if found is None:
         return error
-    name = "CUDA_ERROR_UNKNOWN" if found is None else found[0]
-    return errors.DriverError(call, name, int(getattr(loader.cu.CUresult, name)))
+    return errors.DriverError(call, found[0], int(getattr(loader.cu.CUresult, found[0])))

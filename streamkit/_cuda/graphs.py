@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,6 @@ from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FrameType
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
@@ -152,7 +150,6 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
             code = ask()
             if code:
                 raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
-            # after the question, because a signal's handler that comes then can close the graph
             if status[0] or is_over:
                 return False
             code = run()
@@ -167,20 +164,10 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     def end() -> None:
         nonlocal is_over
         is_over = True
-        while not (free or loader.is_forked) and not _is_inside(relaunch.__code__, free):
+        while not (free or loader.is_forked):
             time.sleep(_NAP)
 
     return relaunch, end
-
-
-def _is_inside(launch: CodeType, free: list[None]) -> bool:
-    """Whether a destructor or a signal's handler calls, which came in this launch of its thread."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - a traceback keeps more
-    while frame is not None:
-        if frame.f_code is launch and frame.f_locals["free"] is free:
-            return True
-        frame = frame.f_back
-    return False
 
 
 class Node(NamedTuple):
@@ -189,7 +176,7 @@ class Node(NamedTuple):
     kind: str
     """As "kernel", "memcpy", "mem alloc"."""
     symbol: str
-    """A kernel's symbol, where the driver tells it; else empty."""
+    """A kernel's symbol, and empty for other nodes."""
 
 
 def structure(graph: int) -> tuple[list[Node], list[tuple[int, int]]]:
@@ -228,9 +215,8 @@ def _called(parameters: Any) -> tuple[str, int]:
 
 
 def _symbol(sort: str, called: int) -> str:
-    """Return the symbol of a kernel, "" below CUDA 12.3."""
-    call = f"cu{sort}GetName"
-    return bytes(ask(call, called)).decode() if hasattr(loader.cu, call) else ""
+    """Return the symbol of a kernel."""
+    return bytes(ask(f"cu{sort}GetName", called)).decode()
 
 
 # -- what the nodes do with memory ----------------------------------------------------------------
@@ -316,12 +302,10 @@ def _uses(kind: str, handle: Any, sizes: dict[int, int]) -> tuple[MemoryUse, ...
     return None
 
 
-def _parameters(called: Any) -> tuple[bytes, ...] | None:
-    """Return the bytes of a kernel's parameters; None below CUDA 12.4."""
+def _parameters(called: Any) -> tuple[bytes, ...]:
+    """Return the bytes of a kernel's parameters."""
     sort, function = _called(called)
-    layout = getattr(loader.cu, f"cu{sort}GetParamInfo", None)
-    if layout is None:
-        return None
+    layout = getattr(loader.cu, f"cu{sort}GetParamInfo")
     found: list[bytes] = []
     while True:
         code, _, size = layout(function, len(found))

@@ -57,7 +57,7 @@ def _load() -> None:
     try:
         bindings: Any = importlib.import_module("cuda.bindings.driver")
     except ImportError as cause:
-        if _open_library() is None:
+        if why_not_loaded():
             raise messages.no_device(
                 f"there is no {LIBRARY}, which NVIDIA's driver installs"
             ) from cause
@@ -148,21 +148,16 @@ def not_installed(library: str, cause: object) -> errors.BackendNotInstalledErro
     )
 
 
-def _open_library() -> Any:
+def _library(kind: str) -> Any:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    try:
-        return ctypes.CDLL(LIBRARY)
-    except OSError:
-        return None
+    return getattr(ctypes, kind)(LIBRARY)
 
 
 def why_not_loaded() -> str:
     """Return what the system says when it cannot load the driver's library; "" if it can."""
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
     try:
-        ctypes.CDLL(LIBRARY)
+        _library("CDLL")
     except OSError as error:
         return str(error)
     return ""
@@ -174,9 +169,7 @@ def with_gil(call: str) -> Any:
 
     For one that only looks, where another thread would take the GIL for long.
     """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    return getattr(ctypes.PyDLL(LIBRARY), call)
+    return getattr(_library("PyDLL"), call)
 
 
 @functools.cache
@@ -185,9 +178,7 @@ def without_gil(call: str) -> Any:
 
     Handles are given as ``c_void_p``, and the code comes back as an int.
     """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    return getattr(ctypes.CDLL(LIBRARY), call)
+    return getattr(_library("CDLL"), call)
 
 
 def driver_version() -> int:
@@ -197,6 +188,9 @@ def driver_version() -> int:
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    driver, version = _open_library(), ctypes.c_int()
-    ask = getattr(driver, "cuDriverGetVersion", None)  # not every file of that name is a driver
-    return 0 if ask is None or ask(ctypes.byref(version)) else version.value
+    version = ctypes.c_int()
+    try:
+        code = without_gil("cuDriverGetVersion")(ctypes.byref(version))
+    except (AttributeError, OSError):  # not every file of that name is a driver
+        return 0
+    return 0 if code else version.value

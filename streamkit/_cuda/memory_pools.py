@@ -107,31 +107,6 @@ def free(device: int, pointer: int) -> None:
     driver.ask("cuStreamSynchronize", stream)  # the pool then gives it back to the device
 
 
-class GraphMemory:
-    """Memory of one graph after another: what is freed while one has it stays allocated for it."""
-
-    def __init__(self) -> None:
-        self._is_used = False
-        self._freed: list[tuple[int, int]] = []
-
-    def begin(self) -> None:
-        """Keep what is freed, whose addresses the graph has."""
-        self._is_used = True
-
-    def free(self, device: int, pointer: int) -> None:
-        """Give memory back, at the end of the graph if one has it."""
-        if self._is_used:
-            self._freed.append((device, pointer))
-        else:
-            free(device, pointer)
-
-    def end(self) -> None:
-        """Give back what was freed; nothing uses the graph's memory any more."""
-        self._is_used = False
-        while self._freed:
-            free(*self._freed.pop())
-
-
 @functools.cache
 def _source(device: int) -> tuple[Any, int] | None:
     """Return a pool and a stream without other work; None if the device has no pools.

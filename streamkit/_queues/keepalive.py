@@ -312,16 +312,12 @@ class ArrayLoan:
 class _EndedLoan:
     """The array of a loan that has ended, and whatever keeps the queue's handle valid."""
 
-    __slots__ = ("array", "kept_open", "owners", "queue")
+    __slots__ = ("array", "owners", "queue")
 
     def __init__(self, array: object, queue: QueueRecord) -> None:
         self.array, self.queue = array, queue
         owners = identity.owners_of(queue) or ()
-        owners = [owner for owner in owners if identity.owns(owner, queue)]
-        # streams of cuda.core share the handle, so ``close`` of one leaves it to the last one
-        kept_open = [events.core_that_keeps(owner, queue.handle) for owner in owners]
-        self.kept_open = [one for one in kept_open if one is not None]
-        self.owners = [owner for owner, kept in zip(owners, kept_open, strict=True) if kept is None]
+        self.owners = [owner for owner in owners if identity.owns(owner, queue)]
 
     def handle_is_gone(self) -> bool:
         """Whether the queue's owner or thread has ended, so that no event can be recorded on it.

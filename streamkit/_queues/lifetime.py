@@ -90,21 +90,32 @@ class OwnedEvent:
     """A CUDA event created here, of one context, which is destroyed with the last reference."""
 
     handle: int = 0  # until it has one: an interrupt can leave it half made
-    core: Any
+    core: Any = None
     context: int = 0  # until it is known
-    serves: int
+    serves: int = 0
     """The context whose streams record it through ``core``; 0 for none."""
+    spare: list[OwnedEvent] | None = None
+    """The ``spare_events`` that the event joins at its end, instead of being destroyed."""
 
-    def __init__(self, context: int, *, timing: bool = False) -> None:
+    def __init__(self, context: int, *, timing: bool = False, core: bool = True) -> None:
         self.context = context
-        handle, self.core = events.create_core(context, timing=timing)
-        self.serves = 0 if self.core is None else context
+        if core:
+            handle, self.core = events.create_core(context, timing=timing)
+            self.serves = 0 if self.core is None else context
+        else:
+            handle = events.create(context, timing=timing)
         self.handle = handle
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not self.handle:
             return
-        if self.core is not None:
+        if self.spare is not None and len(self.spare) < _MOST_SPARE and driver.is_usable():
+            # another object, because this one's end is not told a second time
+            twin, spare = OwnedEvent.__new__(OwnedEvent), vars(self).pop("spare")
+            vars(twin).update(vars(self))
+            # events are taken from the end, and those without cuda.core's object slow a wait
+            spare.insert(len(spare) if twin.serves else 0, twin)
+        elif self.core is not None:
             if not driver.is_usable():  # in a forked child its end would call the driver
                 _never_destroyed.append(self.core)
         elif driver.is_usable():
@@ -115,9 +126,6 @@ class OwnedEvent:
 
 class InterprocessEvent(OwnedEvent):
     """An event that another process can open, or has made: it has no object of cuda.core's."""
-
-    core = None
-    serves = 0
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -155,7 +163,6 @@ def create_interprocess(context: int) -> InterprocessEvent:
 
 _MOST_SPARE = 256  # of one kind, in one context
 _spare_events: defaultdict[int, list[OwnedEvent]] = defaultdict(list)
-_spare_handles: defaultdict[int, list[int]] = defaultdict(list)
 
 
 def spare_events(queue: QueueRecord) -> list[OwnedEvent]:
@@ -173,60 +180,36 @@ def spare_events(queue: QueueRecord) -> list[OwnedEvent]:
     return queue.wait_events  # type: ignore[no-any-return]
 
 
-def take_event(queue: QueueRecord) -> OwnedEvent:
+def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
     """Return an event that the caller records on the queue before anything else.
 
     Only the caller has it until ``give_back``: a record by another thread meanwhile could be part
     of a capture, and whoever waits for the event would be taken into that. Its last record may lie
     ahead, or in a capture that goes on, because a new record replaces it and leaves the waits alone
     that are queued already. ``pop`` and ``append`` of a list are atomic, so that no lock is needed.
+
+    A new one has no object of cuda.core's if ``core`` is False, because the import of cuda.core
+    takes longer than a wait should.
     """
+    spare = spare_events(queue)
     try:
-        return spare_events(queue).pop()
+        event = spare.pop()
     except IndexError:  # there is none, or other threads have them
+        return OwnedEvent(queue.context, core=core)
+    if core and not _is_quick(event):
         return OwnedEvent(queue.context)
+    return event
 
 
 def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
     """Put an event that nothing asks any more into the ``spare_events`` of a queue of its context.
 
-    An event of a captured graph must never come here: each launch waits for its last record. One
-    without cuda.core's object stays out of a primary context's, where it would slow every wait.
+    An event of a captured graph must never come here: each launch waits for its last record.
     """
-    fits = event.serves or event.context not in driver.device_of
-    if fits and len(spare) < _MOST_SPARE:
+    if _is_quick(event) and len(spare) < _MOST_SPARE:
         spare.append(event)
 
 
-class PointEvent(OwnedEvent):
-    """An event for waits, without cuda.core, whose import would be part of the first one.
-
-    Its spare ones are kept as handles, because its own end puts them there: in cyclic garbage the
-    collector ends an event even if the end of another object has just put it into a list.
-    """
-
-    core = None
-    serves = 0
-    _spare: list[int] | None = None
-
-    def __init__(self, context: int) -> None:
-        try:
-            self.handle = _spare_handles[context].pop()
-        except IndexError:
-            self.handle = events.create(context, timing=False)
-
-    def use_again(self, context: int) -> None:
-        """Let another point have the handle at the end: no capture has it, and no one asks it then.
-
-        Its point may not be reached yet.
-        """
-        if context in driver.device_of:  # else the handle may end with the context
-            self._spare = _spare_handles[context]
-
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing():
-            return
-        if self._spare is not None and len(self._spare) < _MOST_SPARE:
-            self._spare.append(self.handle)
-        else:
-            super().__del__()
+def _is_quick(event: OwnedEvent) -> bool:
+    """Whether it has an object of cuda.core's, where one can be; one without slows a wait."""
+    return bool(event.serves) or event.context not in driver.device_of

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamkit._cuda import driver, events
 from streamkit._queues import ordering
-from streamkit._queues.lifetime import PointEvent
+from streamkit._queues.lifetime import spare_events, take_event
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
 
 if TYPE_CHECKING:
+    from streamkit._queues.lifetime import OwnedEvent
     from streamkit.protocols.queues import QueueRecord
 
     Reached = list[tuple[Any, Exception | None]]
@@ -58,7 +59,7 @@ class Point:
 
 def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     """Mark the queue's present end; CaptureError if it captures."""
-    event, first = PointEvent(queue.context), queue.first_record()
+    event, first = take_event(queue, core=False), queue.first_record()
     turn = first.marking
     if turn is None:
         turn = first.__dict__.setdefault("marking", new_lock())  # atomic
@@ -66,11 +67,13 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     with turn:
         ordering.on(queue, _record, event, queue, what, operation)
         number = next(_numbers)
-    event.use_again(queue.context)
+    # no capture has it, and none asks it after the point
+    if queue.context in driver.device_of:  # else it may end with the context
+        event.spare = spare_events(queue)
     return Point(event.handle, event, first, number)
 
 
-def _record(event: PointEvent, queue: QueueRecord, what: object, operation: str) -> None:
+def _record(event: OwnedEvent, queue: QueueRecord, what: object, operation: str) -> None:
     handle = queue.handle
     if driver.capture_id(handle) is None:
         events.record(event.handle, handle)

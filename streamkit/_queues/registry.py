@@ -12,7 +12,7 @@ import importlib
 import sys
 import weakref
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from streamkit import errors
 from streamkit._cuda import devices, loader
@@ -59,16 +59,6 @@ _SERVED = {row.root for row in LIBRARIES}
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
 """Each of them by each of its names."""
-
-
-def other_names(where: Literal["stream", "event", "package"]) -> dict[str, str]:
-    """Return the names of the libraries that a kind of our objects answers, each with the line."""
-    return {
-        name: row.ours
-        for library in LIBRARIES
-        for row in library.names
-        for name in getattr(row, where).split()
-    }
 
 
 def uncompiled(called: CalledT) -> CalledT:

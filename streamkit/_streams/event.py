@@ -18,6 +18,7 @@ from streamkit._queues.points import Point
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import classes, messages
+from streamkit.backends import names
 from streamkit.protocols import Event, Events
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
@@ -38,7 +39,7 @@ _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
 
 
-@classes.answer(registry.other_names("event"))
+@classes.answer(names.answers("event"))
 class CudaEvent(Event, metaclass=classes.Concrete):
     """A CUDA event: owned (``new_event``, ``record``) or borrowed (``wrap_event``).
 

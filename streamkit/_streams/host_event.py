@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit import errors
 from streamkit._queues import registry, trace
 from streamkit._support import classes, messages
+from streamkit.backends import names
 from streamkit.protocols import Event
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def no_view(obj: object, kind: str, instead: str) -> errors.UnsupportedStreamErr
     )
 
 
-@classes.answer(registry.other_names("event"))
+@classes.answer(names.answers("event"))
 class HostEvent(Event, metaclass=classes.Concrete):
     """A point of a host stream. Safe to use from any thread.
 

@@ -21,6 +21,7 @@ from streamkit._streams.host_queue import Function, QueueEnd, Turn, Wait, WorkQu
 from streamkit._support import classes, futures, messages, refusals, reports
 from streamkit._support.locks import is_early_child, new_lock
 from streamkit._support.reports import Failure, Submitted
+from streamkit.backends import names
 from streamkit.protocols import Event, Stream
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _lock = new_lock()
 
 
 @registry.uncompiled
-@classes.answer(registry.other_names("stream"))
+@classes.answer(names.answers("stream"))
 class HostStream(Stream, metaclass=classes.Concrete):
     """A first-in, first-out queue on the CPU with the interface of a CUDA stream.
 

@@ -26,6 +26,7 @@ from streamkit._streams.host_stream import HostStream
 from streamkit._support import classes, messages, refusals
 from streamkit._support.reports import Submitted
 from streamkit._support.weak_table import WeakTable
+from streamkit.backends import names
 from streamkit.protocols import Event, Stream
 from streamkit.protocols.adapters import traits_of
 from streamkit.protocols.queues import LEGACY
@@ -49,7 +50,7 @@ _NONE: dict[Any, Any] = {}
 
 
 @registry.uncompiled
-@classes.answer(registry.other_names("stream"))
+@classes.answer(names.answers("stream"))
 class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     """A CUDA stream: owned (``new_stream``) or borrowed (``wrap``, ``from_handle``).
 

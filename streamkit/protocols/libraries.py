@@ -9,29 +9,6 @@ OLDEST, NEWEST = 12, 13
 """The major versions of CUDA for which there are builds."""
 
 
-class OtherName(NamedTuple):
-    """What users of a library write, and the line that they write here instead.
-
-    The page for those who come from another library lists these rows, and our objects answer the
-    names in them with the line.
-    """
-
-    section: str
-    """The part of that page; "" for a name that is only guessed, because the library lacks it."""
-    written: str
-    """What they write with the library."""
-    ours: str
-    """The line to write instead."""
-    more: str = ""
-    """What the page adds to the line, in Markdown."""
-    stream: str = ""
-    """The names, between spaces, that a stream of ours answers with the line."""
-    event: str = ""
-    """Those that an event of ours answers."""
-    package: str = ""
-    """Those that the package ``streamkit`` answers."""
-
-
 class Library(NamedTuple):
     """One library: the ``LIBRARY`` of its folder in ``backends``."""
 
@@ -86,8 +63,6 @@ class Library(NamedTuple):
     """A pattern whose last match in a kernel's name has what the kernel does as its group."""
     colour: str | None = None
     """The colour of its work in pictures."""
-    names: tuple[OtherName, ...] = ()
-    """What its users write, and what they write here."""
     uncompiled: dict[str, object] = {}  # noqa: RUF012 - a field that no code changes
     """The attributes, with their values, of a function that its compiler calls and never reads."""
 

@@ -1,6 +1,6 @@
 """CUDA Python: what StreamKit knows of cuda.core and cuda.bindings without importing them."""
 
-from streamkit.protocols.libraries import Library, OtherName
+from streamkit.protocols.libraries import Library
 
 CORE = Library(
     "cuda.core",
@@ -9,28 +9,14 @@ CORE = Library(
     module="cuda.core",
     mark="Stream",
     requirements={  # StreamKit needs both
-        12: '"cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"',
-        13: '"cuda-core>=1.0" "cuda-bindings>=13.1.1,<14"',
+        12: '"cuda-core>=1.2,<2" "cuda-bindings>=12.9.3,<13"',
+        13: '"cuda-core>=1.2,<2" "cuda-bindings>=13.1.1,<14"',
     },
     distribution="cuda-core",
-    oldest=(1, 0),
+    oldest=(1, 2),
     newest=(1, 2),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     aliases=("cuda",),
-    names=(
-        OtherName(
-            "A stream",
-            "device.create_stream()",
-            "sk.new_stream(device.device_id, nonblocking=True)",
-            package="create_stream",
-        ),
-        OtherName(
-            "A stream from a number", "Stream.from_handle(ptr)", "sk.from_handle(ptr, owner=...)"
-        ),
-        OtherName("Waiting on the CPU", "e.is_done", "e.done", event="is_done"),
-        OtherName("", "s.is_done", "s.done", stream="is_done"),
-        OtherName("A stream with each launch", "a `Stream` argument", 's.to("cuda.core")'),
-    ),
 )
 
 BINDINGS = Library(
@@ -40,8 +26,8 @@ BINDINGS = Library(
     module="cuda.bindings",
     mark="__version__",
     requirements={  # StreamKit needs both
-        12: '"cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',
-        13: '"cuda-bindings>=13.1.1,<14" "cuda-core>=1.0"',
+        12: '"cuda-bindings>=12.9.3,<13" "cuda-core>=1.2,<2"',
+        13: '"cuda-bindings>=13.1.1,<14" "cuda-core>=1.2,<2"',
     },
     distribution="cuda-bindings",
     oldest=(12, 9, 3),
@@ -49,8 +35,4 @@ BINDINGS = Library(
     cuda=r"==(\d+(?:\.\d+)?)",
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
     numeric_switch={12: (12, 9, 7), 13: (13, 3)},
-    names=(
-        OtherName("Closing", "runtime.cudaStreamDestroy(s)", "s.close()", stream="destroy"),
-        OtherName("Closing", "runtime.cudaEventDestroy(e)", "e.close()", event="destroy"),
-    ),
 )

@@ -20,27 +20,16 @@ traits = Traits(
     remembers_handles=False,  # its buffers hold their stream
 )
 
-_TELLS_CLOSED = hasattr(cuda.core.Stream, "is_closed")
-"""Whether a closed stream raises. Before 1.2 it reads as handle 0, like one made of 0."""
-
 
 def extract(obj: Any) -> Queue:
-    """Read the handle by the protocol: after ``close``, ``.handle`` is the legacy stream's 0."""
+    """Read the handle by the protocol, because after ``close`` ``.handle`` is 0."""
     if not isinstance(obj, cuda.core.Stream) and type(obj).__name__ != "GraphBuilder":
         raise messages.not_a_stream(obj)
     try:
         _, handle = obj.__cuda_stream__()
-    except (AttributeError, RuntimeError) as error:  # the first by a closed builder, before 1.1
+    except RuntimeError as error:
         raise messages.closed(obj) from error
-    if not handle and not _TELLS_CLOSED and _has_let_go(obj):
-        raise messages.closed(obj)
     return queue_of_bindings(handle % 2**64, obj)  # it reads the handle as signed
-
-
-def _has_let_go(obj: Any) -> bool:
-    """Whether a stream of cuda.core before 1.2 is closed."""
-    stream = obj if isinstance(obj, cuda.core.Stream) else obj.stream
-    return events.shared_by(stream) is None
 
 
 def borrow(queue: Queue) -> Any:

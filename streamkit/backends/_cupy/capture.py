@@ -12,7 +12,6 @@ import cupy
 
 from streamkit import errors
 from streamkit._cuda import driver, memory_pools
-from streamkit._cuda.memory_pools import GraphMemory
 from streamkit.backends._cupy import fft_plans
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _ROOTS = ("cupy", "cupy_backends", "cupyx")
 _ITS_OWN = (cupy.cuda.memory.OutOfMemoryError, cupy.cuda.compiler.CompileException)
 """Errors of CuPy's that no capture causes, so they need no explanation."""
 
-_spare: deque[tuple[Any, GraphMemory]] = deque()
+_spare: deque[tuple[Any, _GraphMemory]] = deque()
 """CuPy's pools that no graph uses. CuPy (14) never frees one that dies, so they are used again."""
 
 
@@ -47,7 +46,7 @@ def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is c
 
 
 def _free(
-    memory: GraphMemory,
+    memory: _GraphMemory,
     pointer: int,
     device: int,
     is_finalizing: Callable[[], bool] = sys.is_finalizing,
@@ -55,6 +54,31 @@ def _free(
     # because a traceback can keep an array alive, and drop it inside any later capture
     if not is_finalizing() and driver.is_usable():
         driver.call_beside_captures(memory.free, device, pointer)
+
+
+class _GraphMemory:
+    """Memory of one graph after another: what is freed while one has it stays allocated for it."""
+
+    def __init__(self) -> None:
+        self._is_used = False
+        self._freed: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Keep what is freed, whose addresses the graph has."""
+        self._is_used = True
+
+    def free(self, device: int, pointer: int) -> None:
+        """Give memory back, at the end of the graph if one has it."""
+        if self._is_used:
+            self._freed.append((device, pointer))
+        else:
+            memory_pools.free(device, pointer)
+
+    def end(self) -> None:
+        """Give back what was freed; nothing uses the graph's memory any more."""
+        self._is_used = False
+        while self._freed:
+            memory_pools.free(*self._freed.pop())
 
 
 class _GraphPool:
@@ -66,8 +90,8 @@ class _GraphPool:
         try:
             self.pool, self._memory = _spare.popleft()
         except IndexError:
-            # by ``GraphMemory``, as what CuPy frees when memory has run out may be a graph's
-            self._memory = GraphMemory()
+            # by ``_GraphMemory``, as what CuPy frees when memory has run out may be a graph's
+            self._memory = _GraphMemory()
             free = functools.partial(_free, self._memory)
             malloc = cupy.cuda.PythonFunctionAllocator(_malloc, free).malloc
             self.pool = cupy.cuda.MemoryPool(malloc)

@@ -1,6 +1,6 @@
 """numba-cuda: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit.protocols.libraries import Library, OtherName
+from streamkit.protocols.libraries import Library
 
 LIBRARY = Library(
     "numba",
@@ -10,7 +10,7 @@ LIBRARY = Library(
     mark="LTOIR",  # numba's own, which is another one, has none
     requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},
     distribution="numba-cuda",
-    oldest=(0, 30, 4),  # the first that goes with cuda-core 1.0 and numba 0.68
+    oldest=(0, 30, 4),  # the first that goes with cuda-core 1 and numba 0.68
     newest=(0, 30, 4),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # it goes through CUDA Python
     ignored_switch="NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM",
@@ -19,26 +19,4 @@ LIBRARY = Library(
     # of the compilation.
     kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
     colour="#CC79A7",
-    names=(
-        OtherName("A stream", "cuda.stream()", "sk.new_stream()"),
-        OtherName(
-            "A stream from a number",
-            "cuda.external_stream(ptr)",
-            "sk.from_handle(ptr, owner=...)",
-            package="external_stream",
-        ),
-        OtherName(
-            "Waiting on the CPU",
-            "with s.auto_synchronize():",
-            "s.sync()",
-            " after the work",
-            stream="auto_synchronize",
-        ),
-        OtherName("Waiting on the CPU", "s.async_done()", "await s", stream="async_done"),
-        OtherName(
-            "A stream with each launch",
-            "kernel[blocks, threads, s]",
-            'kernel[blocks, threads, s.to("numba")]',
-        ),
-    ),
 )

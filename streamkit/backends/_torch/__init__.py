@@ -1,6 +1,6 @@
 """PyTorch: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit.protocols.libraries import Library, OtherName
+from streamkit.protocols.libraries import Library
 
 LIBRARY = Library(
     "torch",
@@ -9,12 +9,12 @@ LIBRARY = Library(
     module="torch",
     mark="Tensor",
     requirements={  # the index decides for which CUDA a build is
-        12: '"torch>=2.10" --index-url https://download.pytorch.org/whl/cu126',
-        13: '"torch>=2.10" --index-url https://download.pytorch.org/whl/cu130',
+        12: '"torch>=2.11" --index-url https://download.pytorch.org/whl/cu126',
+        13: '"torch>=2.11" --index-url https://download.pytorch.org/whl/cu130',
     },
-    on_macos='"torch>=2.10"',
+    on_macos='"torch>=2.11"',
     distribution="torch",
-    oldest=(2, 10),
+    oldest=(2, 11),
     newest=(2, 15),
     cuda=r"(?m)^cuda\b.*?=\s*(?:None|['\"]([\d.]+)['\"])",
     cuda_file="torch/version.py",
@@ -28,124 +28,4 @@ LIBRARY = Library(
         "streamkit.use(stream):' around the call of the compiled function, and order streams "
         "before or after that call",
     },
-    names=(
-        OtherName(
-            "A stream",
-            "torch.cuda.Stream()",
-            "sk.new_stream(nonblocking=True)",
-            ", or `sk.wrap(torch.cuda.Stream())`",
-        ),
-        OtherName(
-            "A stream from a number",
-            "torch.cuda.ExternalStream(ptr, device)",
-            "sk.from_handle(ptr, owner=...)",
-            package="ExternalStream",
-        ),
-        OtherName(
-            "A stream of another library",
-            "torch.cuda.get_stream_from_external(ptr)",
-            "sk.from_handle(ptr, owner=...)",
-            "; for a stream object, `sk.wrap(obj)`",
-            package="get_stream_from_external",
-        ),
-        OtherName(
-            "A stream of another library",
-            "wp.stream_from_torch(s)",
-            "sk.wrap(s).to(library)",
-            package="stream_from_torch stream_to_torch",
-        ),
-        OtherName(
-            "The current stream", "torch.cuda.current_stream()", 'sk.current_stream("torch")'
-        ),
-        OtherName(
-            "The current stream",
-            "torch.cuda.current_stream(device)",
-            'sk.current_stream("torch", device=device)',
-        ),
-        OtherName(
-            "The current stream",
-            "another library's external stream of `torch.cuda.current_stream()` at each call",
-            '@sk.follow("torch")',
-        ),
-        OtherName(
-            "The current stream",
-            "with torch.cuda.stream(s):",
-            "with sk.use(s):",
-            '; torch alone: `sk.use(s, libraries=["torch"])`',
-            package="stream StreamContext use_torch_stream",
-        ),
-        OtherName(
-            "The current stream",
-            "torch.cuda.set_stream(s)",
-            "with sk.use(s):",
-            ", a block, because it has an end",
-            package="set_stream",
-        ),
-        OtherName("The current stream", "torch.cuda.default_stream()", "sk.default_stream()"),
-        OtherName("Order", "s.wait_stream(t)", "s.wait(t)", stream="wait_stream"),
-        OtherName("Order", "s.wait_event(e)", "s.wait(e)", stream="wait_event"),
-        OtherName("Order", "e.wait(s)", "s.wait(e)", event="wait"),
-        OtherName("Order", "s.record_event(e)", "s.record(e)", stream="record_event"),
-        OtherName("Order", "e.record(s)", "s.record(e)", event="record"),
-        OtherName(
-            "Waiting on the CPU",
-            "s.synchronize()",
-            "s.sync()",
-            "; `await s` in a coroutine",
-            stream="synchronize",
-        ),
-        OtherName(
-            "Waiting on the CPU",
-            "torch.cuda.synchronize()",
-            "s.sync()",
-            " for each stream that the CPU has to wait for",
-            package="synchronize",
-        ),
-        OtherName(
-            "Waiting on the CPU",
-            "s.query()",
-            "s.done",
-            ", which raises on a CUDA error",
-            stream="query",
-        ),
-        OtherName("Waiting on the CPU", "e.synchronize()", "e.sync()", event="synchronize"),
-        OtherName("Waiting on the CPU", "e.query()", "e.done", event="query"),
-        OtherName("Time", "torch.cuda.Event(enable_timing=True)", "s.record(timing=True)"),
-        OtherName("Time", "start.elapsed_time(end)", "end - start", event="elapsed_time"),
-        OtherName(
-            "Memory",
-            "tensor.record_stream(s)",
-            "s.keep(tensor)",
-            ", or `sk.handoff(tensor, s)`, which orders too",
-        ),
-        OtherName(
-            "Graphs",
-            "with torch.cuda.graph(g):",
-            "with sk.capture() as g:",
-            package="graph CUDAGraph",
-        ),
-        OtherName("Graphs", "g.replay()", "g.launch()"),
-        OtherName(
-            "Graphs",
-            "torch.cuda.make_graphed_callables(f, args)",
-            "sk.graphed(f)",
-            package="make_graphed_callables",
-        ),
-        OtherName(
-            "The devices",
-            "torch.cuda.is_available()",
-            'sk.new_stream().device != "cpu"',
-            ", though a program need not ask: without a GPU it gets a host stream",
-            package="is_available",
-        ),
-        OtherName(
-            "The devices",
-            "torch.cuda.device_count()",
-            "torch.cuda.device_count()",
-            ", or that of any other library",
-            package="device_count",
-        ),
-        OtherName("The handle", "s.cuda_stream", "s.handle", stream="cuda_stream"),
-        OtherName("The handle", "e.cuda_event", "e.handle", event="cuda_event"),
-    ),
 )

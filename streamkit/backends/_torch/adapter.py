@@ -84,7 +84,7 @@ def _read(obj: Any, value: tuple[int, int, int]) -> Queue:
         )
     try:
         handle = obj.cuda_stream
-    except AttributeError:  # the generic class, which has a ``native_handle`` from 2.11 on
+    except AttributeError:  # the generic class
         _initialise()
         handle = _of_cuda(*value).cuda_stream
     attributes = getattr(obj, "__dict__", None)  # the generic class has none up to torch 2.11

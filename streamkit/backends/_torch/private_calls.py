@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-_OLDEST, _NEWEST = (2, 10), (2, 15)  # the versions whose private calls are known
+_OLDEST, _NEWEST = (2, 11), (2, 15)  # the versions whose private calls are known
 
 
 def private_call(name: str, public: Any) -> Any:

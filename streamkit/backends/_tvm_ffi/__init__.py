@@ -1,6 +1,6 @@
 """tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
 
-from streamkit.protocols.libraries import Library, OtherName
+from streamkit.protocols.libraries import Library
 
 LIBRARY = Library(
     "tvm_ffi",
@@ -14,12 +14,4 @@ LIBRARY = Library(
     newest=(0, 1, 15),
     aliases=("tvm-ffi",),
     has_current=True,
-    names=(
-        OtherName(
-            "A stream with each launch",
-            "with tvm_ffi.use_raw_stream(device, handle):",
-            "with sk.use(s):",
-            package="use_raw_stream",
-        ),
-    ),
 )

@@ -288,7 +288,7 @@ def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate, monkeypatch
     """In the steady state ``then`` asks whether the queue captures, before and after the record."""
     warm_up()
     stream, asked = held(), Counter()
-    assert lifetime._spare_handles[stream.context]  # of the function that was called before
+    assert lifetime._spare_events[stream.context]  # of the function that was called before
     caller, cu = threading.get_ident(), driver_module.loader.cu
 
     class Counted:

@@ -26,7 +26,6 @@ from support.queues import within
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
-SHARES = hasattr(need("cuda").Stream, "is_closed")
 THREAD_LOCAL = driver.CUstreamCaptureMode(1)
 
 
@@ -439,20 +438,6 @@ def test_the_owner_of_a_queue_lives_as_long_as_memory_that_it_uses():
     assert seen() is None
 
 
-@pytest.mark.skipif(not SHARES, reason="cuda.core before 1.2 destroys a stream at its close")
-def test_counted_memory_whose_stream_was_closed_is_kept_until_its_work_has_run(gate):
-    device = need("cuda").Device(0)
-    device.set_current()
-    owner, memory = device.create_stream(), Counted()
-    seen = weakref.ref(memory)
-    keepalive.keep_while_held(memory, Counted.is_held, sk.wrap(owner)._live())
-    gate.hold(int(owner.handle))
-    owner.close()
-    memory.holders = 0
-    del memory
-    stays_until(gate, lambda: (check(driver.cuCtxSynchronize()), gc.collect()), lambda: not seen())
-
-
 # -- where it ends ----------------------------------------------------------------------------
 
 
@@ -509,33 +494,6 @@ def test_no_call_tries_more_than_some_of_many_that_wait(make):
     destroy_stream(raw)
 
 
-@each
-@pytest.mark.parametrize("elder", [True, False])
-@pytest.mark.skipif(not SHARES, reason="cuda.core before 1.2 destroys a stream at its close")
-def test_what_ends_when_cuda_core_has_closed_the_stream_is_kept_until_its_work_has_run(
-    make, elder, gate
-):
-    """The fixture "handles" sees who uses a handle that is gone."""
-    device = need("cuda").Device(0)
-    device.set_current()
-    owner = device.create_stream()
-    target = sk.wrap(owner)
-    if elder:
-        target = sk.from_handle(target.handle, owner=sk.Stream)  # a second owner, that is no stream
-    memory = Memory()
-    before = emulator.live("streams")
-    lent = sk.handoff(make(memory), target, after=sk.new_stream())
-    gate.hold(int(owner.handle))
-    owner.close()
-    del lent, target
-    gc.collect()
-    assert not keepalive._waiting, "it would be asked at each call"
-    stays_until(gate, lambda: (check(driver.cuCtxSynchronize()), gc.collect()), memory.freed.is_set)
-    del owner
-    gc.collect()
-    assert emulator.live("streams") <= before
-
-
 class Raw:
     """A stream of somebody's who destroys it at ``close``, and has no handle any more."""
 
@@ -563,13 +521,17 @@ def test_what_ends_on_a_blocking_stream_that_is_destroyed_waits_on_the_legacy_st
 
 
 @each
-def test_a_handle_that_cuda_core_only_borrowed_is_not_used_after_its_close(make):
+@pytest.mark.parametrize("borrowed", [True, False])
+def test_a_handle_that_cuda_core_has_let_go_is_not_used_after_its_close(make, borrowed):
     """The fixture "handles" sees who uses it."""
-    raw, memory = make_stream(), Memory()
-    native = need("cuda").Stream.from_handle(raw)
+    device, memory = need("cuda").Device(0), Memory()
+    device.set_current()
+    raw = make_stream() if borrowed else None
+    native = need("cuda").Stream.from_handle(raw) if borrowed else device.create_stream()
     lent = [sk.handoff(make(memory), native, after=sk.new_stream())]
     native.close()
-    destroy_stream(raw)
+    if borrowed:
+        destroy_stream(raw)
     keepalive._warn_of_lost.cache_clear()
     with pytest.warns(RuntimeWarning, match="keeps the array for ever"):
         lent.clear()

@@ -9,8 +9,10 @@ import pytest
 
 import emulator
 import streamkit as sk
+from streamkit._queues import lifetime  # the spare events
 from support.emulated.state_snapshot import drop_spare_events
 from support.gpu.raw import Foreign, busy, check, destroy_stream, driver, make_stream, stream_id
+from support.queues import eventually
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
@@ -40,6 +42,20 @@ def test_a_wait_is_one_record_and_one_wait():
     assert asked(lambda: second.wait(first)) == WAIT
     assert asked(lambda: first.wait(second)).keys() >= WAIT.keys()
     assert asked(lambda: first.wait(second)) == WAIT
+
+
+def test_the_events_of_functions_do_not_slow_the_waits_after_them(gate):
+    """They have no object of cuda.core's, whose import would be part of the first function."""
+    drop_spare_events()
+    first, second = sk.new_stream(), sk.new_stream()
+    gate.hold(first.handle)
+    futures = [first.then(int) for _ in range(3)]
+    gate.open()
+    assert [future.result(30) for future in futures] == [0] * 3
+    del futures
+    assert eventually(lambda: len(lifetime.spare_events(first._queue)) == 3)
+    second.wait(first)
+    assert asked(lambda: second.wait(first)) == WAIT
 
 
 def test_a_wait_across_devices_is_one_record_and_one_wait():

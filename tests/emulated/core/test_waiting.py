@@ -745,7 +745,7 @@ def test_an_event_that_goes_in_a_circle_of_garbage_is_used_again_whole():
     circle.append(circle)
     del circle
     gc.collect()
-    assert lifetime._spare_handles[sk.new_stream().context]
+    assert lifetime._spare_events[sk.new_stream().context]
     assert sk.new_stream().then(int).result(LONG) == 0
 
 

@@ -505,59 +505,6 @@ def test_what_uses_the_executable_waits_for_another_threads_launch(captured, dur
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("use", [of_launch, of_upload])
-def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
-    captured, during, use
-):
-    """As a destructor or a signal's handler does."""
-    g, cell, _ = captured
-    done = []
-    launching = threading.Thread(target=during, args=(lambda: done.append(use(g, cell)),))
-    launching.start()
-    launching.join(30)
-    assert not launching.is_alive()
-    assert done == [None]
-
-
-@pytest.mark.parametrize("use", [of_launch, of_upload])
-def test_one_inside_a_launch_does_not_wait_for_a_thread_that_waits_for_that_launch(
-    captured, during, use
-):
-    g, cell, _ = captured
-    others = threading.Thread(target=of_launch, args=(g, cell))
-
-    def handle():
-        others.start()
-        others.join(0.1)
-        assert others.is_alive()
-        use(g, cell)
-
-    launching = threading.Thread(target=during, args=(handle,))
-    launching.start()
-    for thread in (launching, others):
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-def test_a_graph_that_a_signals_handler_closes_in_its_launch_is_not_launched(captured, monkeypatch):
-    """``handles`` would notice a launch of what is destroyed."""
-    g, _, _ = captured
-    stream, handled = sk.new_stream(nonblocking=True), []
-
-    def ask(call, *arguments):
-        code = call(*arguments)
-        if handled:
-            handled.pop()()
-        return code
-
-    watch(monkeypatch, "with_gil", ask)
-    g.launch(stream)
-    stream.sync()
-    handled.append(g.close)
-    with pytest.raises(sk.StreamClosedError):
-        g.launch(stream)
-
-
 def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
     g, cell, _ = captured
     stream, others = sk.new_stream(nonblocking=True), sk.new_stream(nonblocking=True)

@@ -68,7 +68,7 @@ from streamkit import testing
 try:
     testing.checks("torch", None)
 except sk.BackendNotInstalledError as error:
-    assert "pip install" in str(error) and "torch>=2.10" in str(error), error
+    assert "pip install" in str(error) and "torch>=2.11" in str(error), error
 else:
     raise AssertionError("no error")
 """,

@@ -108,31 +108,6 @@ except Exception as error:
     assert without("cupy", "cuda.ExternalStream", then=then) == "UnsupportedStreamError\n"
 
 
-def test_a_stream_of_cuda_core_is_shared_only_where_its_declaration_is_known(monkeypatch):
-    core = need("cuda")
-    from streamkit._cuda import events  # what it reads has no public name
-
-    known = events._has_handle_first.__wrapped__
-    assert known(), "cuda.core declares its streams in another way: read the new one"
-    monkeypatch.setattr(events.re, "compile", lambda _: type("Other", (), {"search": bool})())
-    monkeypatch.setattr(core, "__file__", "/nowhere/__init__.py")
-    assert not known()
-
-
-def test_where_it_is_not_known_no_other_object_keeps_the_stream(monkeypatch):
-    need("cuda")
-    from cuda.core import Stream
-
-    from streamkit._cuda import events  # what it reads has no public name
-
-    owner = Stream.from_handle(64)
-    monkeypatch.setattr(events, "_has_handle_first", lambda: False)
-    monkeypatch.setattr(events, "core_stream", lambda _: owner)  # which would be taken for its twin
-    assert events.core_that_keeps(owner, 64) is None
-    monkeypatch.setattr(events, "_has_handle_first", lambda: True)
-    assert events.core_that_keeps(owner, 64) is owner
-
-
 def test_control_a_name_that_a_library_never_had_fails():
     need("cupy")
     with pytest.raises(AssertionError, match="AssertionError: never_there"):

@@ -25,7 +25,6 @@ import streamkit as sk
 from support.emulated.faults import ACCEPTED, CODES, Accepted, error_of, faults, wrong_outcome
 from support.emulated.operations import Foreign
 from support.emulated.state_snapshot import contexts
-from support.libraries import version_of
 
 FIRST = {
     "new_stream": sk.new_stream,
@@ -60,17 +59,6 @@ EXCEPTED = [
         sk.DriverError,
     ),
 ]
-if version_of("cuda-core") < (1, 2):
-    EXCEPTED += [
-        Accepted(
-            "new_event|to_cuda_core|wait",
-            "cuDevicePrimaryCtxRetain",
-            "nor does it say with which code",
-            sk.DriverError,
-            code,
-        )
-        for code in CODES
-    ]
 
 
 def in_a_child(work):

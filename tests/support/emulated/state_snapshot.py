@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import emulator
-from streamkit._cuda import events  # what destroys one
 from streamkit._queues import identity, keepalive, lifetime  # what others left goes first
 from support.gpu.raw import check, driver
 
@@ -30,9 +29,6 @@ def drop_spare_events():
     """Destroy the events that wait to be used again."""
     for events_of_context in lifetime._spare_events.values():
         events_of_context.clear()  # the queues of the context share the list
-    for spare in lifetime._spare_handles.values():
-        while spare:
-            events.destroy(spare.pop())
 
 
 class StateSnapshot:

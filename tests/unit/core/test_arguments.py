@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._queues import registry  # the one table of names
+from streamkit.backends import names  # the one table of them
 from streamkit.testing import adversarial, for_seeds
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 from support.later_functions import RUN_NOTHING, returns_a_coroutine
@@ -168,18 +168,16 @@ NAMES += [(kind, *pair) for kind in (HostEvent, CudaEvent) for pair in EVENT_NAM
 
 
 def test_the_names_of_the_table_are_those_that_are_tried():
-    assert registry.other_names("stream") == STREAM_NAMES
-    assert registry.other_names("event") == EVENT_NAMES
-    assert registry.other_names("package").items() >= PACKAGE_NAMES.items()
+    assert names.answers("stream") == STREAM_NAMES
+    assert names.answers("event") == EVENT_NAMES
+    assert names.answers("package").items() >= PACKAGE_NAMES.items()
 
 
 def test_no_name_has_two_answers():
     answers = collections.defaultdict(set)
-    for library in registry.LIBRARIES:
-        for row in library.names:
-            for where in ("stream", "event", "package"):
-                for name in getattr(row, where).split():
-                    answers[where, name].add(row.ours)
+    for row in names.rows():
+        for name in row.answered.split():
+            answers[name].add(row.ours)
     assert {name: lines for name, lines in answers.items() if len(lines) > 1} == {}
     assert len(answers) > 50
 
@@ -206,7 +204,7 @@ def test_the_package_answers_another_librarys_name_with_the_line(theirs):
 
 
 def test_the_package_answers_no_name_that_it_has():
-    assert registry.other_names("package").keys().isdisjoint(sk.__all__)
+    assert names.answers("package").keys().isdisjoint(sk.__all__)
     with pytest.raises(AttributeError, match=r"no attribute 'foo'$"):
         _ = sk.foo
 

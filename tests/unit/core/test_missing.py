@@ -218,7 +218,7 @@ def test_with_a_driver_and_without_bindings_the_bindings_are_missing():
         LOOK
         + """
 from streamkit._cuda import loader  # a driver library is made up here
-loader._open_library = lambda: object()
+loader.why_not_loaded = lambda: ""
 loader.driver_version = lambda: 12080
 for device in (None, "cuda:0"):
     try:

@@ -100,7 +100,8 @@ import shutil, sys
 sys.platform = {platform!r}
 import streamkit as sk
 from streamkit._cuda import loader  # this machine may have a driver
-loader._open_library = lambda: None
+loader.why_not_loaded = lambda: "it is not there"
+loader.driver_version = int
 for make in (lambda: sk.new_stream("cuda"), lambda: sk.current_stream("{library}")):
     try:
         make()
@@ -149,7 +150,8 @@ import sys
 sys.platform = "darwin"
 import streamkit as sk
 from streamkit._cuda import loader  # this machine may have a driver
-loader._open_library = lambda: None
+loader.why_not_loaded = lambda: "it is not there"
+loader.driver_version = int
 print(sk.doctor())
 """,
         blocked=ROOTS,

@@ -194,11 +194,11 @@ def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expe
     assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
 
 
-TORCH = 'pip install "torch>=2.10" --index-url https://download.pytorch.org/whl/cu'
+TORCH = 'pip install "torch>=2.11" --index-url https://download.pytorch.org/whl/cu'
 CUPY = 'pip install "cupy-cuda{}x>=14.0"'
 BINDINGS = {
-    12: 'pip install "cuda-bindings>=12.9.3,<13" "cuda-core>=1.0"',
-    13: 'pip install "cuda-bindings>=13.1.1,<14" "cuda-core>=1.0"',
+    12: 'pip install "cuda-bindings>=12.9.3,<13" "cuda-core>=1.2,<2"',
+    13: 'pip install "cuda-bindings>=13.1.1,<14" "cuda-core>=1.2,<2"',
 }
 
 
@@ -287,7 +287,7 @@ def test_the_advice_looks_at_all_that_is_installed_and_at_the_driver(
 def test_a_missing_cuda_python_is_installed_for_the_cuda_that_is_here(installed):
     found = installed({"cupy-cuda12x": "14.2.0"}, None)
     line = remedy(found, "no-cuda-python")
-    assert line == 'Install it: pip install "cuda-core>=1.0" "cuda-bindings>=12.9.3,<13"'
+    assert line == 'Install it: pip install "cuda-core>=1.2,<2" "cuda-bindings>=12.9.3,<13"'
     assert installed_module.install_line("cuda.bindings", 13) == BINDINGS[12]
 
 

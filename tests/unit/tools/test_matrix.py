@@ -67,7 +67,7 @@ def test_the_data_holds_the_verdicts():
         ("cupy", 'pip install "cupy-cuda{}x>=14.0"'),
         ("tvm_ffi", 'pip install "apache-tvm-ffi>=0.1.6"'),
         ("numba", 'pip install "numba-cuda[cu{}]>=0.30.4"'),
-        ("torch", 'pip uninstall torch, then pip install "torch>=2.10" --index-url '),
+        ("torch", 'pip uninstall torch, then pip install "torch>=2.11" --index-url '),
     ],
 )
 @pytest.mark.parametrize("major", [12, 13])

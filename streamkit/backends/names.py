@@ -1,0 +1,48 @@
+"""What users of other libraries write, and the line that they write here instead.
+
+``names.txt`` is the table. The page for those who come from another library lists its rows, and our
+objects answer the names in them with the line.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+
+class OtherName(NamedTuple):
+    """A row of the table."""
+
+    section: str
+    """The part of the page; "" for a name that is only guessed, because the library lacks it."""
+    libraries: str
+    written: str
+    """What their users write."""
+    ours: str
+    """The line to write instead."""
+    more: str = ""
+    """What the page adds to the line, in Markdown."""
+    answered: str = ""
+    """Who answers which name with the line, as in "stream.query package.query"."""
+
+
+@functools.cache
+def rows() -> list[OtherName]:
+    """Return the table."""
+    found: list[OtherName] = []
+    section = ""
+    path = __file__.rpartition(".")[0] + ".txt"
+    with open(path, encoding="utf-8") as table:  # noqa: PTH123 - pathlib is slow to import
+        for line in table.read().splitlines():
+            if line.startswith("["):
+                section = line.strip("[-]")
+            elif line and not line.startswith("#"):
+                found.append(OtherName(section, *map(str.strip, line.split("|"))))
+    return found
+
+
+@functools.cache
+def answers(who: str) -> dict[str, str]:
+    """Return the names that a stream, an event or the package answers, each with the line."""
+    pairs = [(name.partition("."), row.ours) for row in rows() for name in row.answered.split()]
+    return {name: line for (one, _, name), line in pairs if one == who}
