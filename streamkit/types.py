@@ -10,7 +10,6 @@ from streamkit._queues.then import Outcome
 from streamkit._streams.event import CudaEvent
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
-from streamkit._streams.shared_pool import SharedPool
 from streamkit._streams.stream import CudaStream
 
 __all__ = [
@@ -21,5 +20,4 @@ __all__ = [
     "HostEvent",
     "HostStream",
     "Outcome",
-    "SharedPool",
 ]

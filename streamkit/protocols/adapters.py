@@ -379,7 +379,7 @@ class ArrayLayout(NamedTuple):
 class Memory(Protocol, metaclass=Group):
     """The library's arrays can be handed to another queue: the first two, the others are optional.
 
-    ``allocate``, ``free`` and ``pieces_of_memory`` need no arrays.
+    ``pieces_of_memory`` needs no arrays.
     """
 
     @abstractmethod
@@ -486,45 +486,6 @@ class Memory(Protocol, metaclass=Group):
 
     def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
         """Return the address and the bytes of each piece of CUDA memory in use, for ``races``."""
-
-    def allocate(self, size: int, device: int, stream: int) -> int:
-        """Return the address of new memory, which work on a stream may use from now on.
-
-        Other libraries then take memory from this one's pool, by ``share_pool``. Any thread may
-        call it, and the stream may capture.
-
-        Args:
-            size: In bytes; the address of none may be 0.
-            device: Its ordinal.
-            stream: The handle; 0 is the legacy stream.
-
-        Raises:
-            CaptureError: The pool has no memory for a graph. The library takes its own, if it can.
-        """
-
-    def free(self, pointer: int) -> None:
-        """Give memory back to the stream for which it was taken; destructors call this.
-
-        Args:
-            pointer: What ``allocate`` returned.
-
-        Raises:
-            CaptureError: Not while the stream captures: the library tries again later.
-        """
-
-    def take_memory(self, giver: Memory) -> Callable[[], bool]:
-        """Allocate from another library's pool from now on, in the whole process.
-
-        Memory that is held unused is freed. An array goes back to that pool also after the end. If
-        the library is on another stream when it drops the array, the stream for which it was taken
-        waits for that one first.
-
-        Args:
-            giver: The adapter of the other library, which has ``allocate`` and ``free``.
-
-        Returns:
-            What restores the allocator. It answers False, and does nothing, if that was changed.
-        """
 
 
 # -- capture ----------------------------------------------------------------------------------
@@ -778,7 +739,6 @@ TOGETHER = (
     ("is_work", "wait_for_work", "finish_work"),
     ("memory_of", "is_held"),
     ("array_layout", "array_like", "copy_array"),
-    ("allocate", "free"),
     ("watch_operators", "host_memory"),
 )
 """The optional functions that StreamKit looks for by the first of them, and then calls too."""

@@ -18,7 +18,6 @@ import cupy
 from streamkit._support import messages
 from streamkit.backends._cupy.capture import explain_capture, pool
 from streamkit.backends._cupy.kernels import explain_kernel
-from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 from streamkit.protocols.queues import PER_THREAD
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # functions of the adapter too
-__all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
+__all__ = ["explain_capture", "explain_kernel", "pool"]
 
 name = "cupy"
 api = 1

@@ -578,15 +578,3 @@ def array_like(array: Any, device: int) -> Any:
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
     to.copy_(source)
-
-
-# -- memory for other libraries, from torch's caching allocator -----------------------------------
-
-
-def allocate(size: int, device: int, stream: int) -> int:
-    """Take memory as a tensor would that is made on the stream; into a graph if that captures."""
-    pointer: int = torch.cuda.caching_allocator_alloc(size, device, stream)
-    return pointer
-
-
-free = torch.cuda.caching_allocator_delete

@@ -22,7 +22,6 @@ from streamkit._support.locks import new_lock
 from streamkit._support.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
-from streamkit.backends._warp.shared_pool import take_memory
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
 from streamkit.protocols.adapters import NeedsFunction
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from streamkit.protocols.queues import QueueRecord
 
-__all__ = ["explain_kernel", "take_memory"]  # functions of the adapter too
+__all__ = ["explain_kernel"]  # a function of the adapter too
 
 name = "warp"
 api = 1
