@@ -88,12 +88,16 @@ def capture(
 
 
 @contextlib.contextmanager
-def capturable(libraries: Iterable[LoadedLibrary]) -> Generator[None]:
-    """Have the libraries do in this thread what the block makes them do."""
-    adapters = [registry.adapter(library.name) for library in libraries]
+def around(adapters: Iterable[Adapter], held: list[Any] | None = None) -> Generator[None]:
+    """Have the libraries do in this thread what is captured, or will be in a later call.
+
+    ``held`` takes what they give for the graph; without it nothing captures yet.
+    """
     with contextlib.ExitStack() as blocks:
-        for enter in all_offered(adapters, Capture.capturable):
-            blocks.enter_context(enter())
+        for enter in all_offered(adapters, Capture.around_capture):
+            pool = blocks.enter_context(enter(captures=held is not None))
+            if held is not None and pool is not None:
+                held.append(pool)
         yield
 
 
@@ -116,17 +120,10 @@ def _captured(
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context) as guard, guard:
-                disposal.caches.empty(adapters)
+                empties = disposal.caches.are_due()
                 for prepare in all_offered(adapters, Capture.prepare):
-                    prepare()
-            with (
-                use(stream),
-                capturable(libraries),
-                garbage.held_back(),
-                contextlib.ExitStack() as pools,
-            ):
-                pooling = all_offered(adapters, Capture.pool)
-                held.extend(pools.enter_context(pool()) for pool in pooling)
+                    prepare(empties_cache=empties)
+            with use(stream), garbage.held_back(), around(adapters, held):
                 old = graph._executable  # noqa: SLF001 - no attribute for users
                 parts = _Parts(stream, mode, adapters, old)
                 try:

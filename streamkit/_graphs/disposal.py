@@ -29,7 +29,7 @@ from streamkit._queues import (
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._support import messages
 from streamkit.protocols import Capture, Queue
-from streamkit.protocols.adapters import all_offered, offered
+from streamkit.protocols.adapters import offered
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
@@ -274,20 +274,20 @@ class _Caches:
         """Note that a graph has ended which this library began, or the driver."""
         self._ended += library is not None
 
-    def empty(self, adapters: Sequence[Adapter]) -> None:
-        """Let the libraries free it, before a capture, if it is that of many graphs.
+    def are_due(self) -> bool:
+        """Whether the libraries should free it, before a capture, as it is that of many graphs.
 
-        That waits for the devices. So it is done when the queues have no work, or when too many
+        That waits for the devices. So it is due when the queues have no work, or when too many
         graphs have ended.
         """
         if self._ended < self._MANY:
-            return
+            return False
+        is_due = self._ended >= self._TOO_MANY
         with contextlib.suppress(Exception):  # as in ``sweep``
-            is_due = self._ended >= self._TOO_MANY or driver.call_beside_captures(_are_idle)
-            if is_due:
-                self._ended = 0
-                for empty in all_offered(adapters, Capture.empty_cache):
-                    driver.call_beside_captures(empty)
+            is_due = is_due or driver.call_beside_captures(_are_idle)
+        if is_due:
+            self._ended = 0
+        return is_due
 
 
 def _are_idle() -> bool:

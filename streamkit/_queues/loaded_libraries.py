@@ -15,7 +15,7 @@ from streamkit.protocols.adapters import offered
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from streamkit.protocols import Adapter, Binding, Settings
+    from streamkit.protocols import Adapter, Binding, OwnDevice, Settings
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -28,7 +28,7 @@ class LoadedLibrary(NamedTuple):
     bind: Callable[[Any], Binding]
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
-    device: CurrentStream | None
+    device: OwnDevice | None
     """What tells the library's own current device, where it keeps one and there are several."""
     settings: Settings | None
     """What a program can set in it that changes what its calls compute."""
@@ -73,8 +73,7 @@ def _look_again() -> None:
             adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = offered(adapter, CurrentStream.current_context)
-                has_device = offered(adapter, CurrentStream.current_device) is not None
-                device = adapter if has_device and driver.device_count() > 1 else None
+                own_device = offered(adapter, CurrentStream.own_device)
                 settings = offered(adapter, Capture.settings)
                 found.append(
                     LoadedLibrary(
@@ -83,7 +82,7 @@ def _look_again() -> None:
                         adapter.current,
                         adapter.bind,
                         context,
-                        device,
+                        own_device() if own_device and driver.device_count() > 1 else None,
                         None if settings is None else settings(),
                     )
                 )

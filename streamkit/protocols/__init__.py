@@ -17,9 +17,12 @@ from streamkit.protocols.adapters import (
     Diagnosis,
     Events,
     Finding,
+    LibraryWork,
     Memory,
     MemoryUse,
+    OwnDevice,
     Settings,
+    Storage,
     Traits,
 )
 from streamkit.protocols.queues import Queue
@@ -38,6 +41,6 @@ from streamkit.protocols.streams import (
 __all__ = [
     "API", "Adapter", "ArrayLayout", "ArrayLike", "ArrayUse", "Binding", "Capture", "CapturePart",
     "CapturedGraph", "CurrentStream", "Diagnosis", "Event", "EventLike", "Events", "Finding",
-    "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Settings", "Stream",
-    "StreamLike", "SupportsCudaStream", "Traits", "WorkLike",
+    "ForeignStream", "Graph", "LibraryWork", "Memory", "MemoryUse", "OwnDevice", "Queue",
+    "Settings", "Storage", "Stream", "StreamLike", "SupportsCudaStream", "Traits", "WorkLike",
 ]  # fmt: skip

@@ -25,7 +25,16 @@ from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
 from streamkit.backends._torch.settings import settings
-from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
+from streamkit.protocols import (
+    ArrayLayout,
+    Binding,
+    Finding,
+    LibraryWork,
+    OwnDevice,
+    Queue,
+    Storage,
+    Traits,
+)
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
@@ -34,10 +43,8 @@ if TYPE_CHECKING:
 
 # functions of the adapter too
 __all__ = [
-    "empty_cache",
     "explain_capture",
     "explain_kernel",
-    "host_memory",
     "pieces_of_memory",
     "settings",
     "watch_operators",
@@ -195,7 +202,7 @@ def bind(stream: Any) -> Binding:
                 _set(*before)
             else:  # the context is this device's, but torch's own device is another: see below
                 _set(*before[0])
-                restore_device(before[1])
+                _restore_device(before[1])
 
     else:  # at half the cost
         save = functools.partial(_get, device)
@@ -228,10 +235,11 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 # When torch puts a device back that has no context, it makes none: it remembers the device until it
 # is needed, and another device's context stays current. Setting a stream of that other device makes
 # torch forget the one that it remembers.
-current_device = _get_device
+def own_device() -> OwnDevice:
+    return OwnDevice(_get_device, _restore_device)
 
 
-def restore_device(device: int) -> None:
+def _restore_device(device: int) -> None:
     """Make it torch's current device, as torch itself puts it back.
 
     If the device has a context by now, that becomes current, as when torch needs the device.
@@ -243,7 +251,10 @@ def restore_device(device: int) -> None:
 # -- capture ----------------------------------------------------------------------------------
 
 
-def prepare() -> None:
+def prepare(*, empties_cache: bool) -> None:
+    if empties_cache:
+        with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
+            driver.call_beside_captures(torch.cuda.empty_cache)
     if workspaces.are_shared():
         _warn_of_shared_workspaces()
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
@@ -269,7 +280,6 @@ def _shared_workspaces() -> Finding:
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
-empty_cache = torch.cuda.empty_cache
 
 
 def detached(array: Any) -> Any:
@@ -277,7 +287,7 @@ def detached(array: Any) -> Any:
     return array if array.grad_fn is None else array.detach()
 
 
-def capturable() -> AbstractContextManager[object]:
+def around_capture(*, captures: bool) -> AbstractContextManager[object]:
     """Run backward passes in the calling thread, not in autograd's."""
     block: AbstractContextManager[object] = torch.autograd.set_multithreading_enabled(False)
     return block
@@ -328,15 +338,17 @@ def diagnose() -> Iterator[Finding]:
 _LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
 
 
-def is_work(obj: Any) -> bool:
-    """Whether it is a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
+def work_of(obj: Any) -> LibraryWork:
+    """Read a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
     # a half-imported torch has none of them yet, and a build can be without torch.distributed
     work: Any = getattr(getattr(torch, "distributed", None), "Work", ())
     future: Any = getattr(torch, "Future", ())
-    return isinstance(obj, (work, future))
+    if not isinstance(obj, (work, future)):
+        raise messages.not_a_stream(obj)
+    return LibraryWork(functools.partial(_wait_for, obj), functools.partial(_finish, obj))
 
 
-def wait_for_work(work: Any) -> None:
+def _wait_for(work: Any) -> None:
     """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
     With gloo torch holds the stream by a kernel that spins until the host is done. What gloo has
@@ -447,7 +459,7 @@ _messages: WeakKeyDictionary[Any, tuple[Any, list[RuntimeError]]] = WeakKeyDicti
 _lock = new_lock()
 
 
-def finish_work(work: Any) -> None:
+def _finish(work: Any) -> None:
     """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
@@ -488,44 +500,43 @@ def array_device(array: Any) -> int | None:
     raise messages.not_an_array(array)
 
 
-def record_stream(array: Any, stream: Any) -> bool:
-    """Have torch's allocator wait for the stream, if the memory is its own.
-
-    torch remembers the stream's handle only, until the memory is free and no capture goes on.
-    """
-    if _own_storage(array) is None:
-        return False
-    array.record_stream(stream)
-    return True
+_holders: Any = _private("_storage_Use_Count", None)
 
 
-def _own_storage(array: Any) -> Any:
-    """Return the storage, None if its memory is not from torch's allocator."""
+def storage_of(array: Any) -> Storage:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
+    if not array.is_cpu:
+        return _device_storage(array)
+    found = host_memory(array)
+    if found is None:
+        raise messages.no_memory_of_its_own(array)
+    return Storage(*found)
+
+
+def _device_storage(array: Any) -> Storage:
+    """Read whether torch's allocator has the memory.
+
+    It remembers a stream's handle only, until the memory is free and no capture goes on.
+    """
     storage = array.untyped_storage()
     # the question that torch itself asks; without it an array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
     address = getattr(storage, "_cdata", None)
-    return storage if address is not None and is_own is not None and is_own(address) else None
+    if address is None or is_own is None or not is_own(address):
+        return Storage(storage, is_own=False)
+    is_held = None if _holders is None else _is_held
+    return Storage(storage, is_own=True, record_stream=array.record_stream, is_held=is_held)
+
+
+def _is_held(storage: Any) -> bool:
+    """Whether a tensor holds the storage; its Python object counts as one holder."""
+    return bool(_holders(storage._cdata) > 1)  # noqa: SLF001 - as torch calls it
 
 
 def _not_strided(array: Any) -> TypeError:
     what = "nested" if array.is_nested else array.layout
     return messages.cannot_lend(array, f"it is {what}, of several tensors")
-
-
-_holders: Any = _private("_storage_Use_Count", None)
-
-
-def memory_of(array: Any) -> Any:
-    """Return the storage, which all views share, if the memory is torch's."""
-    return None if _holders is None else _own_storage(array)
-
-
-def is_held(memory: Any) -> bool:
-    """Whether a tensor holds the storage; its Python object counts as one holder."""
-    return bool(_holders(memory._cdata) > 1)  # noqa: SLF001 - as torch calls it
 
 
 def lend(array: Any, owner: object) -> Any:
@@ -551,21 +562,14 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    layout = memory_layout(array)
-    if array.requires_grad:
-        raise messages.needs_gradient(array)
-    if not layout.address and array.numel():  # a subclass that wraps others
-        raise messages.no_memory_of_its_own(array)
-    return layout
-
-
-def memory_layout(array: Any) -> ArrayLayout:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()
-    return ArrayLayout(array.data_ptr(), tuple(array.shape), strides, how, size)
+    return ArrayLayout(
+        array.data_ptr(), tuple(array.shape), strides, how, size, array.requires_grad
+    )
 
 
 def array_like(array: Any, device: int) -> Any:

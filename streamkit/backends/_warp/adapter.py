@@ -164,7 +164,7 @@ def bind(stream: Any) -> Binding:
 # -- capture ----------------------------------------------------------------------------------
 
 
-def prepare() -> None:
+def prepare(*, empties_cache: bool) -> None:
     """Order what Warp frees at the end of the capture after the queues lent to it."""
     memory.wait_for_queues()
 
@@ -240,10 +240,10 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    if array.requires_grad:
-        raise messages.needs_gradient(array)
     size = warp.types.type_size_in_bytes(array.dtype)
-    return ArrayLayout(array.ptr or 0, array.shape, array.strides, array.dtype, size)
+    return ArrayLayout(
+        array.ptr or 0, array.shape, array.strides, array.dtype, size, array.requires_grad
+    )
 
 
 def array_like(array: Any, device: int) -> Any:

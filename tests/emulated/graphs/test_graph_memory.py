@@ -129,7 +129,8 @@ class Part:
 
 
 @contextlib.contextmanager
-def pool():
+def around_capture(*, captures):
+    assert captures
     made = Pool()
     pools.append(weakref.ref(made))
     yield made
