@@ -28,6 +28,7 @@ class ArrayLibrary(NamedTuple):
     lent_by: Callable[[Any], Any] | None
     current: Callable[[int], Any] | None
     """Its current stream of a device, or the handle of that; None if it has none."""
+    record_stream: Callable[[Any, Any], bool] | None = None
     storage_of: Callable[[Any], Storage] | None = None
     copies: Memory | None = None
     """The adapter, if a graph can copy the library's arrays."""
@@ -43,6 +44,7 @@ def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
         adapter.lend,
         offered(adapter, Memory.lent_by),
         adapter.current if isinstance(adapter, CurrentStream) else None,
+        offered(adapter, Memory.record_stream),
         offered(adapter, Memory.storage_of),
         adapter if offered(adapter, Memory.array_layout) else None,
     )

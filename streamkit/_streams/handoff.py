@@ -117,15 +117,14 @@ def current_of_array(
 
 def lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: QueueRecord) -> Any:
     """Return the array, or another on its memory, so that the memory outlives the stream's work."""
-    storage = None if library.storage_of is None else library.storage_of(array)
-    if storage is not None and storage.is_own:
-        lives_on = queue.owner is None or not identity.owners_of(queue)
-        if lives_on and storage.record_stream is not None:
-            storage.record_stream(target.to(library.name))
+    if queue.owner is None or not identity.owners_of(queue):
+        record_stream = library.record_stream
+        if record_stream is not None and record_stream(array, target.to(library.name)):
             return array
-        # an allocator would use the handle after the stream's end
-        if not lives_on and storage.is_held is not None:
-            keepalive.keep_while_held(storage.whole, storage.is_held, queue)
+    elif library.storage_of is not None:  # an allocator would use the handle after the stream's end
+        whole, is_own, is_held = library.storage_of(array)
+        if is_own and is_held is not None:
+            keepalive.keep_while_held(whole, is_held, queue)
             return array
     held = None if library.lent_by is None else library.lent_by(array)
     # if the array is lent, what was lent: else arrays handed to and fro would hold one another

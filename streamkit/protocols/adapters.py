@@ -388,8 +388,6 @@ class Storage(NamedTuple):
     """One object for one memory, which holds it."""
     is_own: bool
     """Whether the library has allocated the memory, and frees it when ``whole`` is gone."""
-    record_stream: Callable[[Any], object] | None = None
-    """Lets the library's allocator reuse the memory only after the work of one of its streams."""
     is_held: Callable[[Any], bool] | None = None
     """Tells whether anything else holds ``whole``, as an array or a view does.
 
@@ -432,6 +430,17 @@ class Memory(Protocol, metaclass=Group):
 
         Args:
             array: The library's own.
+        """
+
+    def record_stream(self, array: Any, stream: Any) -> bool:
+        """Let the library's allocator reuse an array's memory only after the work of a stream.
+
+        Args:
+            array: The library's own.
+            stream: The same.
+
+        Returns:
+            False, and nothing is done, if the memory is not the allocator's.
         """
 
     def storage_of(self, array: Any) -> Storage:

@@ -500,33 +500,39 @@ def array_device(array: Any) -> int | None:
     raise messages.not_an_array(array)
 
 
-_holders: Any = _private("_storage_Use_Count", None)
+def record_stream(array: Any, stream: Any) -> bool:
+    """Have torch's allocator wait for the stream, if the memory is its own.
+
+    torch remembers the stream's handle only, until the memory is free and no capture goes on.
+    """
+    if _own_storage(array) is None:
+        return False
+    array.record_stream(stream)
+    return True
 
 
-def storage_of(array: Any) -> Storage:
+def _own_storage(array: Any) -> Any:
+    """Return the storage, None if its memory is not from torch's allocator of a GPU."""
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
-    if not array.is_cpu:
-        return _device_storage(array)
-    found = host_memory(array)
-    if found is None:
-        raise messages.no_memory_of_its_own(array)
-    return Storage(*found)
-
-
-def _device_storage(array: Any) -> Storage:
-    """Read whether torch's allocator has the memory.
-
-    It remembers a stream's handle only, until the memory is free and no capture goes on.
-    """
     storage = array.untyped_storage()
     # the question that torch itself asks; without it an array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
     address = getattr(storage, "_cdata", None)
-    if address is None or is_own is None or not is_own(address):
-        return Storage(storage, is_own=False)
-    is_held = None if _holders is None else _is_held
-    return Storage(storage, is_own=True, record_stream=array.record_stream, is_held=is_held)
+    return storage if address is not None and is_own is not None and is_own(address) else None
+
+
+_holders: Any = _private("_storage_Use_Count", None)
+
+
+def storage_of(array: Any) -> Storage:
+    own = _own_storage(array)
+    if own is not None:
+        return Storage(own, is_own=True, is_held=None if _holders is None else _is_held)
+    found = host_memory(array)
+    if found is None:
+        raise messages.no_memory_of_its_own(array)
+    return Storage(*found) if array.is_cpu else Storage(found[0], is_own=False)
 
 
 def _is_held(storage: Any) -> bool:

@@ -125,7 +125,7 @@ def test_a_subclass_of_a_tensor_stays_one():
 def test_a_sparse_tensor_is_not_lent():
     tensor = need("torch").eye(3).to_sparse()
     with pytest.raises(TypeError, match="sparse_coo"):
-        adapter("torch").storage_of(tensor)
+        adapter("torch").record_stream(tensor, None)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -133,7 +133,7 @@ def test_a_nested_tensor_is_not_lent():
     torch = need("torch")
     tensor = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     with pytest.raises(TypeError, match="nested"):
-        adapter("torch").storage_of(tensor)
+        adapter("torch").record_stream(tensor, None)
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
@@ -166,6 +166,11 @@ def test_torchs_memory_is_held_as_long_as_anything_uses_it(hold):
     del left
     gc.collect()
     assert not served._is_held(memory)
+
+
+def test_memory_of_several_tensors_is_not_counted():
+    with pytest.raises(TypeError, match="sparse_coo"):
+        adapter("torch").storage_of(need("torch").eye(3).to_sparse())
 
 
 # -- CuPy's, on memory that nobody touches ----------------------------------------------------

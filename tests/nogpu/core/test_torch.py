@@ -225,8 +225,8 @@ def test_without_the_question_whose_memory_it_is_an_array_is_lent(monkeypatch):
     assert hasattr(torch._C, "_has_Standard_Deleter"), "else look for its new name"
     monkeypatch.delattr(torch._C, "_has_Standard_Deleter")
     tensor = torch.ones(3)
-    storage = torch_adapter._device_storage(tensor)
-    assert storage == (tensor.untyped_storage(), False, None, None)
+    assert torch_adapter.record_stream(tensor, None) is False
+    assert torch_adapter._own_storage(tensor) is None
 
 
 # -- what a capture refuses of a training step ----------------------------------------------------
