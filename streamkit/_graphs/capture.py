@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturedGraph, CapturePart, StreamLike
+    from streamkit.protocols import Adapter, CapturedGraph, CapturePart, JoinedPart, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
@@ -151,7 +151,7 @@ def _captured(
                         raise explained from error
                     finally:
                         del explained  # as this frame is in its traceback
-        disposal.free_deferred(adapters, queue.context)
+        disposal.free_deferred(parts.joined, queue.context)
     finally:
         disposal.sweep()
 
@@ -172,7 +172,7 @@ class _Parts:
         self._library: str | None = None
         replaced = old if isinstance(old, DriverGraph) else None
         self._first: CapturePart = DriverPart(self._queue.handle, mode, replaced)
-        self._joined: list[CapturePart] = []
+        self._joined: list[JoinedPart] = []
         for adapter in adapters:
             begins = offered(adapter, Capture.begins_capture)
             if begins is not None and self._library is None:
@@ -182,6 +182,7 @@ class _Parts:
             joins = offered(adapter, Capture.joins_capture)
             if joins is not None and adapter.name != self._library:
                 self._joined.append(joins(stream.to(adapter.name), mode))
+        self.joined = tuple(self._joined)
 
     def begin(self) -> None:
         self._first.begin()

@@ -28,8 +28,7 @@ from streamkit._queues import (
 )
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._support import messages
-from streamkit.protocols import Capture, Queue
-from streamkit.protocols.adapters import offered
+from streamkit.protocols import Queue
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from streamkit._cuda.graphs import Captured
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturedGraph
+    from streamkit.protocols import CapturedGraph, JoinedPart
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -356,7 +355,7 @@ def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
 keepalive.add_sweep(waiting, sweep)
 
 
-def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
+def free_deferred(parts: Sequence[JoinedPart], context: int) -> None:
     """Let libraries free what they kept because of captures and graphs, right after a capture.
 
     Not later: CUDA gives the addresses of a graph that never ran to the next graph. Once that one
@@ -364,12 +363,10 @@ def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return
-    driver.call_beside_captures(driver.call_in, context, _free_deferred, adapters)
+    driver.call_beside_captures(driver.call_in, context, _free_deferred, parts)
 
 
-def _free_deferred(adapters: Sequence[Adapter]) -> None:
+def _free_deferred(parts: Sequence[JoinedPart]) -> None:
     if not checks.a_library_captures_here():
-        for adapter in adapters:
-            free = offered(adapter, Capture.free_deferred)
-            if free is not None and offered(adapter, Capture.joins_capture):
-                free()
+        for part in parts:
+            part.free_deferred()

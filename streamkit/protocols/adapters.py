@@ -535,6 +535,18 @@ class CapturePart(Protocol):
         """End it if it was begun, in whatever state; the library is afterwards as before."""
 
 
+class JoinedPart(CapturePart, Protocol):
+    """The part of a library in a capture that another one, or the driver, has begun."""
+
+    @abstractmethod
+    def free_deferred(self) -> None:
+        """Free what captures and graphs held; what cannot be freed now waits for the next call.
+
+        Called at the end of a whole capture, before its graph can run. Nothing captures in this
+        thread. It must not wait.
+        """
+
+
 class CapturedGraph(Protocol):
     """An executable graph, as ``end`` of the part that began the capture returns it."""
 
@@ -587,7 +599,7 @@ class Capture(Protocol, metaclass=Group):
             mode: "global", "thread_local" or "relaxed".
         """
 
-    def joins_capture(self, stream: Any, mode: str) -> CapturePart:
+    def joins_capture(self, stream: Any, mode: str) -> JoinedPart:
         """Return the part that joins a capture.
 
         For a library that has to know of captures that others begin, one at a time.
@@ -595,13 +607,6 @@ class Capture(Protocol, metaclass=Group):
         Args:
             stream: The library's own.
             mode: As in ``begins_capture``.
-        """
-
-    def free_deferred(self) -> None:
-        """Free what captures and graphs held; what cannot be freed now waits for the next call.
-
-        For a library that joins captures. Called at the end of each whole capture, before its graph
-        can run. Nothing captures in this thread. It must not wait.
         """
 
     def around_capture(self, *, captures: bool) -> AbstractContextManager[object]:

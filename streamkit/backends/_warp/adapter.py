@@ -170,7 +170,6 @@ def prepare(*, empties_cache: bool) -> None:
 
 
 joins_capture = capture.WarpPart
-free_deferred = capture.free_deferred
 
 
 def settings() -> Settings:

@@ -75,6 +75,9 @@ class Part:
             driver.cuStreamEndCapture(self.stream.number)
         self.open = False
 
+    def free_deferred(self):
+        assert not self.begins
+
 
 def prepare(*, empties_cache):
     step("prepare")
