@@ -6,11 +6,11 @@ Most code needs none of them, because ``streamkit.Stream``, ``streamkit.Event`` 
 
 from streamkit._graphs.graph import CudaGraph
 from streamkit._graphs.graphed import GraphedFunction
-from streamkit._queues.then import Outcome
 from streamkit._streams.event import CudaEvent
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
+from streamkit._streams.then import Outcome
 
 __all__ = [
     "CudaEvent",

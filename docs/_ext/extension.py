@@ -24,10 +24,10 @@ from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
-from streamkit._pictures.styles import STYLES
 
 import streamkit
 from streamkit import processes, protocols, testing, types
+from streamkit.diagnostics.pictures.styles import STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

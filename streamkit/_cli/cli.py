@@ -1,9 +1,9 @@
 """The command ``streamkit``: results go to stdout, what went wrong to stderr.
 
-``doctor`` and ``--version`` need nothing but StreamKit. What another command needs is imported when
-it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it has the key
-``error``. Around a program stdout and the exit status are the program's, and the report goes to
-stderr.
+``doctor``, ``races`` and ``--version`` need nothing but StreamKit. What another command needs is
+imported when it runs. With ``--json`` stdout is one JSON object whatever happens; after an error it
+has the key ``error``. Around a program stdout and the exit status are the program's, and the report
+goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import importlib
 import io
 import json
 import os
-import re
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 import streamkit
 from streamkit._cli.machine import CannotRunError
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from streamkit._support.refusals import Block
 
@@ -42,54 +41,21 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, add_help=False, **settings)
         self.add_argument("-h", "--help", action="help", help="Show this help.")
 
-    def add_report(self, run: Callable[[argparse.Namespace], int], output: str | None) -> None:
-        """Let it run a tool, with ``--json``, and with ``--output`` which writes this."""
-        self.set_defaults(run=run)
-        self.add_argument(
-            "--json", dest="as_json", action="store_true", help="Print the result as JSON."
-        )
-        if output is not None:
-            self.add_argument("--output", type=Path, metavar="FILE", help=output)
-
-    def add_program(self, run: Callable[[argparse.Namespace], int]) -> None:
-        """Let it run a program under a tool; the options end where the program is named."""
-        self.set_defaults(run=run, command=self.prog, as_json=False)
-        self.add_argument("--html", type=Path, metavar="FILE", help="Write the report as a page.")
-        self.add_argument("--json", type=Path, metavar="FILE", help="Write the report as JSON.")
-        self.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module.")
-        self.add_argument("program", metavar="PROGRAM", help="The program: a file of Python.")
-        self.add_argument(
-            "arguments", nargs=argparse.REMAINDER, metavar="...", help="Arguments of the program."
-        )
-
-    if not TYPE_CHECKING:  # which knows the overloads of argparse
-
-        def parse_known_args(self, *arguments: Any, **named: Any) -> Any:
-            """Refuse here what is unknown, so that the usage is that of the command."""
-            options, unknown = super().parse_known_args(*arguments, **named)
-            if unknown:
-                self.error(f"unrecognized arguments: {' '.join(unknown)}")
-            return options, unknown
+    def add(self, command: Command) -> None:
+        """Let it run a command, with its options."""
+        self.set_defaults(run=command.run, command=self.prog)
+        for name, settings in command.options.items():
+            self.add_argument(name, **settings)
 
     def error(self, message: str) -> NoReturn:
-        for theirs, ours in _CLEARER.items():
-            message = re.sub(theirs, ours, message)
         raise _CommandError(f"{self.format_usage()}{message}")
-
-
-_CLEARER = {  # what argparse writes, and what says more
-    ".*choice: 'bench'.*": "the bench is not in the package: run tox -e bench in a clone",
-    r".*choice: ('.*') \(choose from (.*)\)": r"there is no command \1. There are \2.",
-    r".* required: PROGRAM\b.*": "the PROGRAM is missing: name a file, or a module after -m.",
-    ".* required: COMMAND": "the COMMAND is missing: 'streamkit --help' lists them.",
-}
 
 
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before Python began
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - to the end
+            setattr(sys, name, io.StringIO())
     try:
         try:
             _exit(_parser(), sys.argv[1:] or ["--help"])
@@ -120,7 +86,7 @@ def _exit(parser: _Parser, words: Sequence[str]) -> NoReturn:
         sys.stderr.write(f"{text}\n")
         if as_json:
             with contextlib.suppress(OSError):  # stdout itself is what failed
-                _print_json({"error": text})
+                sys.stdout.write(_as_json({"error": text}))
         status = 2 if isinstance(error, _CommandError) else 1
     sys.exit(status)
 
@@ -134,53 +100,25 @@ def _parser() -> _Parser:
         "--version", action="version", version=streamkit.__version__, help="Print the version."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
-    for name, (run, text, output) in COMMANDS.items():
-        command = _added(commands, name, text)
-        command.add_report(run, output)
-        if output is None:
-            command.add_argument(
-                "--load",
-                action="store_true",
-                help="Import the installed libraries, and ask them too.",
-            )
-    for name, (run, text, option, what) in PROGRAMS.items():
-        command = _added(commands, name, text)
-        command.add_argument(option, action="store_true", help=what)
-        command.add_program(run)
+    for name, command in {**COMMANDS, **PROGRAMS}.items():
+        first = command.text.partition("\n")[0]
+        commands.add_parser(name, help=first, description=command.text).add(command)
     return parser
-
-
-def _added(commands: Any, name: str, text: str) -> _Parser:
-    command: _Parser = commands.add_parser(name, help=text.partition("\n")[0], description=text)
-    return command
 
 
 # -- the commands -----------------------------------------------------------------------------
 
 
 def _demo(options: argparse.Namespace) -> int:
+    _need("streamkit demo", "numpy")
     from streamkit._cli import demo
 
-    output: Path | None = options.output
-    if output is not None and output.suffix.lower() not in demo.FORMATS:
-        raise _CommandError(
-            f"streamkit demo cannot write {output.name!r}: it writes "
-            f"{' and '.join(demo.FORMATS)}. Name the file picture.png, for example."
-        )
-    _need("streamkit demo", options, "numpy")
-    return _report(
-        options,
-        demo.run,
-        demo.as_data,
-        demo.show,
-        write=lambda result, path: demo.write_image(result.image, path),
-    )
+    return _report(options, demo.run, dict, demo.show)
 
 
 def _matrix(options: argparse.Namespace) -> int:
     from streamkit._cli import matrix
 
-    _need("streamkit matrix", options)
     return _report(options, matrix.run, matrix.as_data, matrix.show)
 
 
@@ -191,44 +129,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return _report(options, run, report.as_data, report.DoctorReport.show)
 
 
-class Command(NamedTuple):
-    """One command. Its text is no docstring, which ``python -OO`` leaves out."""
-
-    run: Callable[[argparse.Namespace], int]
-    text: str
-    """What ``--help`` says; its first line stands in the list of the commands."""
-    output: str | None
-    """What ``--output`` writes; None if there is no such option."""
-
-
-COMMANDS = {
-    "demo": Command(
-        _demo,
-        "Run a small image pipeline over torch, CuPy and Warp.\n\n"
-        "It runs on one stream, or on a host stream where there is no GPU, and NumPy checks the "
-        "result. The exit status is 1 if the result is wrong.",
-        "Write the image to this .png or .pgm file.",
-    ),
-    "matrix": Command(
-        _matrix,
-        "Try every pair of libraries here on one queue.\n\n"
-        "It tries both orders of each pair: is it one queue, is its owner kept alive, and does one "
-        "library wait for the other? It needs a CUDA GPU. The exit status is 1 if a pair fails.",
-        "Write the data to this file, as JSON.",
-    ),
-    "doctor": Command(
-        _doctor,
-        "Find what is wrong with CUDA and the libraries here.\n\n"
-        "It says what to do about each finding. The exit status is 1 if there is one, but a "
-        "machine without a GPU is no finding.",
-        None,
-    ),
-}
-
-
 # -- a program under a tool -------------------------------------------------------------------
-
-_RACED = 3
 
 
 def _races(options: argparse.Namespace) -> int:
@@ -237,11 +138,11 @@ def _races(options: argparse.Namespace) -> int:
     status, report = _program(
         options, program_races, lambda report, stream: stream.write(f"{report}\n")
     )
-    return _RACED if options.fail and report is not None and report.certain else status
+    return 3 if options.fail and report is not None and report.certain else status
 
 
 def _audit(options: argparse.Namespace) -> int:
-    _need("streamkit audit", options)
+    _need("streamkit audit", "rich")
     from rich.console import Console
 
     from streamkit.diagnostics.audit.audit import program_audit
@@ -265,10 +166,8 @@ def _program(
     """
     from streamkit._cli import programs
 
-    stderr, words = sys.stderr, [options.program, *options.arguments]
-    files = [(options.html, _write_html), (options.json, _write_json)]
-    given = [(_file(path), write) for path, write in files if path is not None]
-    _refuse_to_replace([] if options.is_module else [Path(options.program)], given)
+    stderr: TextIO = sys.stderr
+    files, words = _files(options), [options.program, *options.arguments]
     try:
         ended = programs.run(words, tool(), is_module=options.is_module)
     except CannotRunError as error:
@@ -277,16 +176,18 @@ def _program(
     if not ended.is_child:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the program has closed it
             sys.stdout.flush()
-        if stderr.closed:  # by the program: there is the file still
-            stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+        if stderr.closed:  # by the program
+            stderr = io.StringIO()
         stderr.write(f"\n--- {options.command} ---\n")
         try:
-            report = ended.report()
+            if ended.failure is not None:
+                raise ended.failure
+            report = ended.report
             show(report, stderr)
             if ended.threads:
-                stderr.write(f"{', '.join(ended.threads)}: {_GO_ON}\n")
-            for path, write in given:
-                write(report, path)
+                stderr.write(f"{', '.join(ended.threads)}: still running, unseen from here on.\n")
+            for kind, path in files.items():
+                _write(report, kind, path)
                 stderr.write(f"Written: {path}\n")
         except (StreamKitError, OSError) as error:
             stderr.write(f"{type(error).__name__}: {error}\n")
@@ -296,102 +197,34 @@ def _program(
     return status, report
 
 
-def _file(path: Path) -> Path:
-    """Return where a result will be; refuse what could only fail after a long run."""
-    if path.is_dir():
-        raise _CommandError(f"cannot write {str(path)!r}, which is a folder.")
-    if not path.parent.is_dir():
-        raise _CommandError(
-            f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}. Make it first."
-        )
-    if path.is_file() or not path.exists():  # to open a pipe would wait for its reader
-        _try_to_write(path)
-    return path.absolute()
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """Return where the reports will be, by the kind of each."""
+    given = {"page": options.html, "data": options.json}
+    files = {kind: _file(path) for kind, path in given.items() if path is not None}
+    taken = [*files.values(), *([] if options.is_module else [Path(options.program)])]
+    if len({path.resolve() for path in taken}) < len(taken):
+        raise _CommandError("cannot write over the program, or two reports into one file.")
+    return files
 
 
-def _refuse_to_replace(taken: list[Path], given: list[tuple[Path, Any]]) -> None:
-    """Refuse a result where the program is, or another result."""
-    for path, _ in given:
-        if path.resolve() in (one.resolve() for one in taken):
-            raise _CommandError(
-                f"cannot write {str(path)!r}, which is the program, or the file of another option."
-            )
-        if path.is_file() or not path.exists():  # and no pipe or device
-            taken.append(path)
-
-
-def _try_to_write(path: Path) -> None:
-    is_new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise _CommandError(f"cannot write {str(path)!r}: {error.strerror}.") from error
-    if is_new:
-        path.resolve().unlink()  # what a link names, not the link
-
-
-_GO_ON = "still running, and what these threads do from now on is not in the report."
-
-
-def _write_html(report: Any, path: Path) -> None:
-    report.to_html(path)
-
-
-def _write_json(report: Any, path: Path) -> None:
-    path.write_text(json.dumps(report.as_data(), indent=2) + "\n", encoding="utf-8")
-
-
-class Program(NamedTuple):
-    """One command that runs a program under a tool."""
-
-    run: Callable[[argparse.Namespace], int]
-    text: str
-    """As that of a ``Command``."""
-    option: str
-    """The option that it alone has."""
-    what: str
-    """What that option does."""
-
-
-PROGRAMS = {
-    "races": Program(
-        _races,
-        "Run a program, and find the waits that are missing in it.\n\n"
-        "Options of streamkit come before the program, as in: "
-        "streamkit races --html races.html train.py --epochs 3",
-        "--fail",
-        "Exit with 3 if a race is certain.",
-    ),
-    "audit": Program(
-        _audit,
-        "Run a program, and show on which queue its work ran.\n\n"
-        "Options of streamkit come before the program, as in: "
-        "streamkit audit --html audit.html train.py --epochs 3",
-        "--times",
-        "Record times too, which needs CUDA 13 and slows CUDA down.",
-    ),
-}
+def _write(report: Any, kind: str, path: Path) -> None:
+    if kind == "page":
+        report.to_html(path)
+    else:
+        path.write_text(_as_json(report.as_data()), encoding="utf-8")
 
 
 # -- what they share --------------------------------------------------------------------------
 
 
-def _need(command: str, options: argparse.Namespace, *names: str) -> None:
-    """Refuse to run without these modules, and without the one that prints tables."""
-    needed = names if options.as_json else (*names, "rich")
-    missing: list[str] = []
-    for name in needed:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            missing.append(name)
-    if missing:
-        raise _CommandError(
-            f"{command} needs {' and '.join(missing)}, not installed here. Install with: "
-            f"pip install {' '.join(missing)}"
-        )
+def _need(command: str, name: str) -> None:
+    """Refuse to run a command without this module."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise _CommandError(f"{command} needs {name}. Install it: pip install {name}") from error
 
 
 def _report(
@@ -399,68 +232,119 @@ def _report(
     run: Callable[..., Any],
     as_data: Callable[[Any], dict[str, Any]],
     show: Callable[[Any], object],
-    *,
-    write: Callable[[Any, Path], object] | None = None,
 ) -> int:
-    """Run a tool, print its report and write the file; return the exit status.
-
-    ``write`` writes something else than the data to the file.
-    """
+    """Run a tool, print its result and write the file; return the exit status."""
     output: Path | None = getattr(options, "output", None)
     if output is not None:
         output = _file(output)
-    # Libraries print at their first use.
-    with _progress() as progress, contextlib.redirect_stdout(io.StringIO()):
-        report = run(progress=progress)
-    data = as_data(report)
-    if not options.as_json:
-        show(report)
-    failed = ""
-    if output is not None:
-        try:
-            if write is None:
-                output.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-            else:
-                write(report, output)
-        except OSError as error:
-            failed = f"{type(error).__name__}: {error}"
-            sys.stderr.write(f"{failed}\n")
-    if options.as_json:
-        _print_json({"error": failed, **data} if failed else data)
-    elif output is not None and not failed:
-        path = str(output).encode(errors="backslashreplace").decode()
-        sys.stdout.write(f"Written: {path}\n")
-    return 0 if getattr(report, "ok", True) and not failed else 1
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
-
-
-@contextlib.contextmanager
-def _progress() -> Generator[Callable[[str, int, int], object]]:
-    """Show a bar on stderr while it is a terminal, and rich is installed."""
     try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except Exception:  # noqa: BLE001 - a broken rich is no reason for the doctor to fail
-        yield lambda *_: None
-        return
-    # A refreshing thread of rich would take the GIL from what is timed. rich must not take stdout
-    # either, where the libraries print.
-    with Progress(
-        console=Console(stderr=True),
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=False,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
-        task = bar.add_task("")
+        with contextlib.redirect_stdout(io.StringIO()):  # libraries print at their first use
+            result = run(progress=_progress)
+    finally:
+        _progress("", 1, 1)
+    data = as_data(result)
+    if not options.as_json:
+        show(result)
+    if output is not None:
+        output.write_text(_as_json(data), encoding="utf-8")
+        sys.stderr.write(f"Written: {output}\n")
+    if options.as_json:
+        sys.stdout.write(_as_json(data))
+    return 0 if data.get("ok", True) else 1
 
-        def progress(what: str, done: int, steps: int) -> None:
-            bar.update(task, description=what, completed=done, total=steps, refresh=True)
 
-        yield progress
+def _as_json(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"
+
+
+def _progress(what: str, done: int, steps: int) -> None:
+    """Show in a line of stderr what is done now, if that is a terminal; the end removes it."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K" + (f"{what} ({done} of {steps})" if done < steps else ""))
+        sys.stderr.flush()
+
+
+def _file(path: Path) -> Path:
+    """Return where a result will be; refuse what could only fail after a long run."""
+    folder = path.parent
+    if path.is_dir():
+        raise _CommandError(f"cannot write {str(path)!r}, which is a folder.")
+    if not folder.is_dir():
+        raise _CommandError(
+            f"cannot write {str(path)!r}: there is no folder {str(folder)!r}. Make it first."
+        )
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise _CommandError(f"cannot write {str(path)!r}, for which you have no permission.")
+    return path.absolute()
+
+
+# -- the tables -------------------------------------------------------------------------------
+
+
+class Command(NamedTuple):
+    """One command. Its text is no docstring, which ``python -OO`` leaves out."""
+
+    run: Callable[[argparse.Namespace], int]
+    text: str  # of --help; its first line stands in the list of the commands
+    options: dict[str, dict[str, Any]]  # what ``add_argument`` takes, by the name of each
+
+
+_FLAG, _FILE = {"action": "store_true"}, {"type": Path, "metavar": "FILE"}
+JSON: dict[str, dict[str, Any]] = {
+    "--json": {"dest": "as_json", "help": "Print the result as JSON.", **_FLAG},
+}
+OUTPUT: dict[str, dict[str, Any]] = {
+    "--output": {"help": "Write the data to this file, as JSON.", **_FILE},
+}
+PROGRAM: dict[str, dict[str, Any]] = {
+    "--html": {"help": "Write the report as a page.", **_FILE},
+    "--json": {"help": "Write the report as JSON.", **_FILE},
+    "-m": {"dest": "is_module", "help": "PROGRAM is a module.", **_FLAG},
+    "program": {"metavar": "PROGRAM", "help": "The program: a file of Python."},
+    "arguments": {"metavar": "...", "nargs": argparse.REMAINDER, "help": "Its arguments."},
+}
+
+COMMANDS = {
+    "demo": Command(
+        _demo,
+        "Let torch, CuPy and Warp work on one array, on one stream.\n\n"
+        "Where there is no GPU that is a host stream. NumPy checks the result, and the exit status "
+        "is 1 if it is wrong.",
+        JSON,
+    ),
+    "matrix": Command(
+        _matrix,
+        "Try every pair of libraries here on one queue.\n\n"
+        "Is it one queue, is its owner kept alive, and does one library wait for the other? It "
+        "needs a CUDA GPU. The exit status is 1 if a pair fails.",
+        JSON | OUTPUT,
+    ),
+    "doctor": Command(
+        _doctor,
+        "Find what is wrong with CUDA and the libraries here.\n\n"
+        "The exit status is 1 if there is a finding; a machine without a GPU is none.",
+        JSON | {"--load": {"help": "Import the installed libraries, and ask them too.", **_FLAG}},
+    ),
+}
+
+PROGRAMS = {
+    "races": Command(
+        _races,
+        "Run a program, and find the waits that are missing in it.",
+        {"--fail": {"help": "Exit with 3 if a race is certain.", **_FLAG}, **PROGRAM},
+    ),
+    "audit": Command(
+        _audit,
+        "Run a program, and show on which queue its work ran.",
+        {
+            "--times": {
+                "help": "Record times too, which needs CUDA 13 and slows CUDA down.",
+                **_FLAG,
+            },
+            **PROGRAM,
+        },
+    ),
+}
 
 
 if __name__ == "__main__":

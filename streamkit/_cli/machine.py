@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import importlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._cuda import driver, loader
-from streamkit._queues import registry
 from streamkit.protocols import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from rich.console import Console
-
 LoadedT = TypeVar("LoadedT")
-
-GOOD, BAD = "green", "bold red"
-"""How rich shows verdicts."""
 
 
 class CannotRunError(Exception):
@@ -37,9 +30,7 @@ def load(name: str, *, on_gpu: bool = True) -> Any:
     if on_gpu and name in ("torch", "cupy", "warp"):
         finds_gpu = library.is_cuda_available if name == "warp" else library.cuda.is_available
         if not finds_gpu():
-            raise UnusableError(
-                f"{registry.BY_NAME[name].label} {library.__version__} finds no GPU"
-            )
+            raise UnusableError(f"{name} {library.__version__} finds no GPU")
     return library
 
 
@@ -67,22 +58,12 @@ def install_line(name: str) -> str:
     return installed.install_line(name, loader.driver_version() // 1000)
 
 
-def install_lines(names: Iterable[str]) -> str:
-    return "; ".join(map(install_line, names))
+def remedy(name: str, why: str) -> str:
+    """Say why a library is missing, and what installs it."""
+    return f"{why}. Install it with: {install_line(name)}"
 
 
 def cuda_version() -> str:
     """Return the newest CUDA that the driver serves, as 13.0."""
     version = int(driver.ask("cuDriverGetVersion"))
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def today() -> str:
-    return dt.datetime.now(dt.UTC).date().isoformat()
-
-
-def console() -> Console:
-    """Return rich's console; only the terminal may break its lines, so that they can be copied."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, soft_wrap=True)

@@ -6,13 +6,16 @@ As in ``streamkit.testing``, the driver decides, by raw handles and a gate. Only
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import gc
 import importlib.metadata
 import itertools
 import platform
+import sys
 import weakref
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
@@ -24,8 +27,6 @@ from streamkit.testing import _gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    Progress = Callable[[str, int, int], object]
 
 NATIVE = "native"
 
@@ -75,7 +76,9 @@ def as_data(report: MatrixReport) -> dict[str, Any]:
     return asdict(report) | {"pairs": pairs, "ok": report.ok}
 
 
-def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixReport:
+def run(
+    *, device: int = 0, progress: Callable[[str, int, int], object] = lambda *_: None
+) -> MatrixReport:
     """Try every ordered pair of the libraries that are installed.
 
     Imports them. ``progress`` is called with what comes next, how much is done, and of how much.
@@ -85,24 +88,17 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
         raise CannotRunError("streamkit matrix needs a CUDA GPU; none was found.")
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(_gate.on_device(device))
-
-        def tell_and_load(name: str) -> LibraryStreams:
-            done = list(LABELS).index(name)
-            progress(f"import {LABELS[name]}", done, len(LABELS) ** 2)  # the most there can be
-            return load(name, device, cleanup)
-
-        found, missing = machine.load_each(LABELS, tell_and_load)
+        progress("import the libraries", 0, 1)
+        found, missing = machine.load_each(LABELS, partial(load, device=device, cleanup=cleanup))
         pairs = list(itertools.permutations(found.values(), 2))
-        steps = len(LABELS) + len(pairs)
         results: list[Pair] = []
-        for done, (first, second) in enumerate(pairs, len(LABELS)):
-            progress(f"{LABELS[first.name]} to {LABELS[second.name]}", done, steps)
+        for done, (first, second) in enumerate(pairs, 1):
+            progress(f"{LABELS[first.name]} to {LABELS[second.name]}", done, len(pairs) + 1)
             with _gate.on_device(device):  # the libraries may leave another context current
                 results.append(examine(first, second))
-        progress("done", steps, steps)
         gc.collect()
     return MatrixReport(
-        date=machine.today(),
+        date=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
         device=driver.device_name(device),
         cuda=machine.cuda_version(),
         versions={
@@ -110,10 +106,7 @@ def run(*, device: int = 0, progress: Progress = lambda *_: None) -> MatrixRepor
             **{"streamkit" if name == NATIVE else name: one.version for name, one in found.items()},
         },
         libraries=list(found),
-        missing={
-            name: f"{why}. Install it with: {machine.install_line(name)}"
-            for name, why in missing.items()
-        },
+        missing={name: machine.remedy(name, why) for name, why in missing.items()},
         pairs=results,
     )
 
@@ -126,48 +119,38 @@ _BARE = "* not kept alive: a bare handle can hold nothing. Keep the StreamKit st
 
 
 def show(report: MatrixReport) -> None:
-    """Print the grid, what failed in it, which libraries are missing, and the verdict; needs rich.
+    """Print the grid, what failed in it, which libraries are missing, and the verdict.
 
     The headings of the grid are numbers, because names are too wide for a terminal.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    console = machine.console()
-    versions = ", ".join(
-        f"{LABELS.get(name, name)} {version}" for name, version in report.versions.items()
-    )
-    labels = {name: LABELS[name] for name in report.libraries}
-    bad = [pair for pair in report.pairs if not pair.ok]
-    console.print(f"{report.device}, CUDA {report.cuda}; {versions}")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("from \\ to", *range(1, len(labels) + 1)):
-        table.add_column(str(heading), no_wrap=True)
-    pairs = {(pair.first, pair.second): pair for pair in report.pairs}
-    for number, (first, label) in enumerate(labels.items(), 1):
-        cells = [_cell(pairs.get((first, second))) for second in labels]
-        table.add_row(f"{number} {label}", *(Text(word, style=style) for word, style in cells))
-    console.print(table, soft_wrap=False)
-    console.print(_PROMISE)
+    versions = [f"{LABELS.get(name, name)} {version}" for name, version in report.versions.items()]
+    cells = {(pair.first, pair.second): _cell(pair) for pair in report.pairs}
+    grid = [["from \\ to", *(str(number) for number, _ in enumerate(report.libraries, 1))]]
+    grid += [
+        [f"{number} {LABELS[first]}", *(cells.get((first, one), "-") for one in report.libraries)]
+        for number, first in enumerate(report.libraries, 1)
+    ]
+    lines = [f"{report.device}, CUDA {report.cuda}; {', '.join(versions)}", ""]
+    lines += [f"  {row[0]:16}{''.join(f'{cell:5}' for cell in row[1:])}".rstrip() for row in grid]
+    lines += ["", _PROMISE]
     if any(pair.owner_kept is None for pair in report.pairs):
-        console.print(_BARE)
-    for name, why in report.missing.items():
-        console.print(f"No {LABELS[name]}: {why}")
-    for pair in bad:
-        for problem in pair.problems:
-            console.print(f"{labels[pair.first]} to {labels[pair.second]}: {problem}")
-    count = f"{len(report.pairs)} pairs of {len(labels)} libraries"
-    verdict = ("FAILED", machine.BAD) if bad else ("OK", machine.GOOD)
-    console.print(Text.assemble(verdict, f": {len(bad)} of {count}" if bad else f": {count}"))
+        lines.append(_BARE)
+    lines += [f"No {LABELS[name]}: {why}" for name, why in report.missing.items()]
+    lines += [
+        f"{LABELS[pair.first]} to {LABELS[pair.second]}: {problem}"
+        for pair in report.pairs
+        for problem in pair.problems
+    ]
+    bad = sum(not pair.ok for pair in report.pairs)
+    verdict = f"FAILED: {bad} of" if bad else "OK:"
+    lines.append(f"{verdict} {len(report.pairs)} pairs of {len(report.libraries)} libraries")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _cell(pair: Pair | None) -> tuple[str, str]:
-    if pair is None:
-        return "-", "dim"
+def _cell(pair: Pair) -> str:
     if not pair.ok:
-        return "FAIL", machine.BAD
-    return "ok*" if pair.owner_kept is None else "ok", machine.GOOD
+        return "FAIL"
+    return "ok*" if pair.owner_kept is None else "ok"
 
 
 # -- the libraries ----------------------------------------------------------------------------
@@ -188,17 +171,8 @@ class LibraryStreams:
         return stream if self.name == NATIVE else stream.to(self.name)
 
 
-_HANDLES: dict[str, Callable[[Any], Any]] = {
-    "torch": lambda stream: stream.cuda_stream,
-    "cupy": lambda stream: stream.ptr,
-    "warp": lambda stream: stream.cuda_stream or 0,
-    "tvm_ffi": lambda context: _stream_inside(context),  # noqa: PLW0108 - defined below
-    "numba": lambda stream: stream.handle,
-    "cuda.core": lambda stream: stream.__cuda_stream__()[1],
-    "cuda.bindings": int,
-    NATIVE: int,
-}
-LABELS = {row.name: row.label for row in registry.LIBRARIES if row.name in _HANDLES}
+_NAMES = "torch", "cupy", "warp", "tvm_ffi", "numba", "cuda.core", "cuda.bindings"
+LABELS = {row.name: row.label for row in registry.LIBRARIES if row.name in _NAMES}
 LABELS[NATIVE] = "StreamKit"
 
 
@@ -206,38 +180,40 @@ def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStream
     """Import a library and let it make a stream; any exception says why it cannot."""
     module = sk if name == NATIVE else machine.load(name)
     new_stream: Callable[[], Any]
+    handle_of: Callable[[Any], Any] = int
+    version = module.__version__
     match name:
         case "torch":
-            new_stream = partial(module.cuda.Stream, device)
+            new_stream, handle_of = partial(module.cuda.Stream, device), attrgetter("cuda_stream")
         case "cupy":
             module.cuda.Device(device).use()
             new_stream = partial(module.cuda.Stream, non_blocking=True)
+            handle_of = attrgetter("ptr")
         case "warp":
             new_stream = partial(module.Stream, f"cuda:{device}")
+            handle_of = attrgetter("cuda_stream")
         case "tvm_ffi":
             build = partial(module.use_raw_stream, module.device("cuda", device))
-            new_stream = partial(_on_raw_stream, build, cleanup)
+            new_stream, handle_of = partial(_on_raw_stream, build, cleanup), _stream_inside
         case "numba":
-            cuda = machine.load("numba.cuda")
+            cuda = machine.load("numba.cuda")  # a distribution of its own
+            version = importlib.metadata.version(registry.BY_NAME[name].distribution)
             cuda.select_device(device)
-            new_stream = cuda.stream
+            new_stream, handle_of = cuda.stream, attrgetter("handle")
         case "cuda.core":
             own = module.Device(device)
             own.set_current()
-            new_stream = own.create_stream
+            new_stream, handle_of = own.create_stream, attrgetter("handle")
         case "cuda.bindings":
             build = machine.load("cuda.bindings.driver").CUstream
             new_stream = partial(_on_raw_stream, build, cleanup)
         case _:
             new_stream = partial(sk.new_stream, device, nonblocking=True)
-    version = module.__version__
-    if name == "numba":  # what it does with CUDA is a distribution of its own
-        version = importlib.metadata.version(registry.BY_NAME[name].distribution)
     library = LibraryStreams(
         name,
         version,
         new_stream,
-        lambda stream: int(_HANDLES[name](stream)),
+        lambda stream: int(handle_of(stream) or 0),
         # torch's queues are those of a pool; StreamKit's are held by their views.
         destroys=name not in ("torch", "tvm_ffi", "cuda.bindings", NATIVE),
         holds=name != "cuda.bindings",
@@ -303,14 +279,16 @@ def _same_device(first: LibraryStreams, second: LibraryStreams) -> None:
     native = first.new_stream()
     stream = sk.wrap(native)
     view = second.view(stream)
-    devices = {
-        "the stream": _gate.stream_device(first.handle_of(native)),
-        "its view": _gate.stream_device(second.handle_of(view)),
-        "StreamKit": stream.device_id,
-        "StreamKit, of the view": sk.wrap(view).device_id,
-    }
-    answers = ", ".join(f"{who} says {device}" for who, device in devices.items())
-    _gate.require(len(set(devices.values())) == 1, answers)
+    devices = (
+        _gate.stream_device(first.handle_of(native)),
+        _gate.stream_device(second.handle_of(view)),
+        stream.device_id,
+        sk.wrap(view).device_id,
+    )
+    _gate.require(
+        len(set(devices)) == 1,
+        f"the driver says {devices[:2]} of the stream and its view, StreamKit {devices[2:]}",
+    )
 
 
 def _owner_kept(first: LibraryStreams, second: LibraryStreams) -> None:

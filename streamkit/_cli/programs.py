@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import importlib.machinery
 import importlib.util
 import io
 import os
 import sys
 import threading
 import types
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from streamkit._cli.machine import CannotRunError
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from importlib.machinery import ModuleSpec
     from types import CodeType, TracebackType
@@ -27,27 +27,19 @@ if TYPE_CHECKING:
 class Ended(NamedTuple):
     """How a program ended under a tool."""
 
-    report: Callable[[], Any]
-    """Returns the report, or raises why there is none."""
+    report: Any
+    failure: Exception | None  # why there is no report
     status: int
-    is_child: bool
-    """Whether this is a process that the program has forked: the report is its parent's."""
-    threads: list[str]
-    """The program's threads that go on."""
-    interrupt: KeyboardInterrupt | None
-    """What ended the program, to be raised at last."""
+    is_child: bool  # whether the program has forked this process: the report is its parent's
+    threads: list[str]  # the program's, which go on
+    interrupt: KeyboardInterrupt | None  # what ended the program, to be raised at last
 
 
 def run(words: Sequence[str], tool: AbstractContextManager[Any], *, is_module: bool) -> Ended:
     """Run a program inside a tool's block, and print the error that ends it, if one does.
 
-    Args:
-        words: The program or module, and what it finds in ``sys.argv`` after its name.
-        tool: Gives the report, which is made when it ends.
-        is_module: Whether the first word names a module.
-
-    Raises:
-        CannotRunError: There is no such program.
+    ``words``: the program or module, and what it finds in ``sys.argv`` after its name.
+    CannotRunError if there is no such program.
     """
     before, process = set(threading.enumerate()), os.getpid()
     error: BaseException | None = None
@@ -58,15 +50,9 @@ def run(words: Sequence[str], tool: AbstractContextManager[Any], *, is_module: b
         error = raised
     is_child = os.getpid() != process
     failure = None if is_child else _end(tool, error)
-
-    def report() -> Any:
-        if failure is not None:
-            raise failure
-        return made
-
     going = sorted(one.name for one in {*threading.enumerate()} - before if not one.daemon)
     interrupt = error if isinstance(error, KeyboardInterrupt) else None
-    return Ended(report, _status(error), is_child, going, interrupt)
+    return Ended(made, failure, _status(error), is_child, going, interrupt)
 
 
 def _end(tool: AbstractContextManager[Any], error: BaseException | None) -> Exception | None:
@@ -88,20 +74,16 @@ def _execute(words: Sequence[str], *, is_module: bool) -> None:
     sys.argv[:] = ["-m", *words[1:]] if is_module else words
     if not sys.flags.safe_path:
         sys.path[0] = str(Path.cwd() if is_module else Path(words[0]).resolve().parent)
-    about: dict[str, Any]
     if is_module:
         code, spec = _found(words[0])
-        sys.argv[0] = spec.origin or words[0]
-        about = {"__spec__": spec, "__package__": spec.parent, "__cached__": spec.cached}
-        about |= {"__file__": spec.origin, "__loader__": spec.loader}
+        file, loader = spec.origin, spec.loader
+        sys.argv[0] = file or words[0]
     else:
-        file = str(Path.cwd() / words[0])
-        code = _read(file, words[0])
-        loader = importlib.machinery.SourceFileLoader("__main__", file)
-        about = {"__spec__": None, "__package__": None, "__cached__": None}
-        about |= {"__file__": file, "__loader__": loader}
+        spec, file = None, str(Path.cwd() / words[0])
+        code, loader = _read(file, words[0]), SourceFileLoader("__main__", file)
     main = types.ModuleType("__main__")
-    vars(main).update(about, __builtins__=builtins)
+    vars(main).update(__file__=file, __loader__=loader, __builtins__=builtins, __spec__=spec)
+    vars(main).update(__package__=spec and spec.parent, __cached__=spec and spec.cached)
     sys.modules["__main__"] = main
     exec(code, vars(main))  # noqa: S102 - as Python does
 

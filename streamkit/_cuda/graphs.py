@@ -1,4 +1,4 @@
-"""The driver's calls for captures, for the graphs they make, and for graphs inside of others."""
+"""The driver's calls for captures, and for the graphs they make."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamkit._support import messages
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
@@ -28,8 +28,7 @@ _ACTIVE = 1
 _INVALID_CONTEXT = 201
 _AUTO_FREE_ON_LAUNCH = 1
 _HOST, _ARRAY = 1, 3  # types of memory
-_MEMORY = 10, 11  # types of nodes: to allocate memory, to free it
-_NO_WORK = 6, 7, 11  # to wait for an event, to record one, to free memory
+_NO_WORK = 6, 7, 11  # types of nodes: to wait for an event, to record one, to free memory
 _NAP = 1e-5  # in seconds; a launch takes less, unless the stream is full
 
 
@@ -118,16 +117,6 @@ def instantiate(graph: int) -> int:
     Illegal beside a capture, as the executable's end.
     """
     return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
-
-
-def update(executable: int, graph: int) -> bool:
-    """Have the executable's next launches do a graph's work; False if CUDA cannot, or fails.
-
-    A new executable can do the work then, unless CUDA fails at that too. After a failure the work
-    of this one may be neither; an update to the graph that it was made of puts it back.
-    """
-    code, _ = loader.cu.cuGraphExecUpdate(executable, graph)
-    return not code
 
 
 def launch(executable: int, stream: int) -> None:
@@ -369,19 +358,13 @@ def dot(graph: int) -> str:
 
 
 class DriverPart:
-    """The driver's own part in a capture, where no library has to begin it.
-
-    Its graph replaces ``old``, if there is one, and has the executable of that if CUDA can update
-    it.
-    """
+    """The driver's own part in a capture, where no library has to begin it."""
 
     _is_refused = False
-    _made: DriverGraph | None = None
 
-    def __init__(self, stream: int, mode: str, old: DriverGraph | None) -> None:
+    def __init__(self, stream: int, mode: str) -> None:
         self._stream = stream
         self._mode = mode
-        self._old = old
 
     def begin(self) -> None:
         try:
@@ -391,26 +374,16 @@ class DriverPart:
             raise
 
     def end(self) -> DriverGraph:
-        graph = self._made = DriverGraph()
+        graph = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))
             with driver.beside_captures() as guard, guard:
-                if self._old is None or not graph.take_over(self._old):
-                    graph.executable = instantiate(graph.graph)
+                graph.executable = instantiate(graph.graph)
         except BaseException:
-            self.take_back()
+            with driver.beside_captures() as guard, guard:
+                graph.close()
             raise
         return graph
-
-    def take_back(self) -> None:
-        """Destroy the graph that ``end`` has made, if any; the old one is as it was before."""
-        made, self._made = self._made, None
-        if made is not None:
-            with driver.beside_captures() as guard, guard:
-                try:
-                    made.give_back()
-                finally:
-                    made.close()
 
     def abandon(self) -> None:
         """End it, in whatever state."""
@@ -423,27 +396,7 @@ class DriverGraph:
 
     graph: int = 0
     executable: int = 0
-    is_update = False
-    """Whether its executable was another graph's before."""
-    _old: DriverGraph | None = None
-
-    def take_over(self, old: DriverGraph) -> bool:
-        """Update the executable of another graph, and have it; False if CUDA cannot."""
-        self._old = old
-        if update(old.executable, self.graph):
-            self.is_update = True
-            self.executable, old.executable = old.executable, 0
-        return self.is_update
-
-    def give_back(self) -> None:
-        """Undo ``take_over``, also one that has failed: the other graph launches its own work."""
-        old, self._old = self._old, None
-        if old is not None:
-            if not old.executable:
-                old.executable, self.executable = self.executable, 0
-            if not update(old.executable, old.graph):
-                unknown, old.executable = old.executable, instantiate(old.graph)
-                ask("cuGraphExecDestroy", unknown)
+    shared = None
 
     def close(self) -> None:
         """Destroy it; after a failure, a second time does what is left."""
@@ -459,62 +412,3 @@ class DriverGraph:
         except errors.DriverError:
             self.executable, self.graph = executable, graph
             raise
-
-
-# -- graphs inside of others ------------------------------------------------------------------
-
-_NO_DESTRUCTOR_SYNC, _MOVE, _SET = 1, 1, 1
-_NO_WAIT = 0
-
-
-def allocates(graph: int) -> bool:
-    """Whether nodes of the graph allocate or free memory, which CUDA allows in no child graph."""
-    return any(int(ask("cuGraphNodeGetType", node)) in _MEMORY for node in _handles(graph))
-
-
-def add_child(stream: int, where: Captured, child: int, also_after: Iterable[Any]) -> Any:
-    """Add a copy of a graph to a capture, before the stream's later work; return its node."""
-    after = list({int(node): node for node in (*where.after, *also_after)}.values())
-    node = ask("cuGraphAddChildGraphNode", where.graph, after, len(after), child)
-    # with the edges' data of CUDA 12.3; bindings of 13 have no older one
-    newest = "cuStreamUpdateCaptureDependencies_v2"
-    if not hasattr(loader.cu, newest):
-        newest = "cuStreamUpdateCaptureDependencies"
-    ask(newest, stream, [node], None, 1, _SET)
-    return node
-
-
-class GraphEnd:
-    """Knows when a graph has gone, with its executables and their last runs.
-
-    CUDA says so in any thread, where none of its own calls is legal, and even after Python has
-    ended. So what it calls is a function that needs no interpreter: it releases a lock.
-    """
-
-    def __init__(self, graph: int) -> None:
-        self._lock: int | None = _new_lock()  # None once it was released
-        _acquire(self._lock, _NO_WAIT)
-        function = loader.cu.CUhostFn(ctypes.cast(_release, ctypes.c_void_p).value)
-        owner = ask("cuUserObjectCreate", self._lock, function, 1, _NO_DESTRUCTOR_SYNC)
-        (code,) = loader.cu.cuGraphRetainUserObject(graph, owner, 1, _MOVE)
-        if code:
-            ask("cuUserObjectRelease", owner, 1)
-            raise driver.error("cuGraphRetainUserObject", code)
-
-    def has_come(self) -> bool:
-        """Whether the graph has gone; one thread at a time asks."""
-        if self._lock is not None and _acquire(self._lock, _NO_WAIT):
-            lock, self._lock = self._lock, None
-            _release(lock)  # as it must be where it is freed
-            _free_lock(lock)
-        return self._lock is None
-
-
-def _python(name: str, returned: Any, *taken: Any) -> Any:
-    return ctypes.PYFUNCTYPE(returned, *taken)((name, ctypes.pythonapi))
-
-
-_new_lock = _python("PyThread_allocate_lock", ctypes.c_void_p)
-_acquire = _python("PyThread_acquire_lock", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-_release = _python("PyThread_release_lock", None, ctypes.c_void_p)
-_free_lock = _python("PyThread_free_lock", None, ctypes.c_void_p)

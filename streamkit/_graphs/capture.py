@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._cuda import driver, graphs
-from streamkit._cuda.graphs import DriverGraph, DriverPart
+from streamkit._cuda.graphs import DriverPart
 from streamkit._graphs import checks, disposal
 from streamkit._graphs.disposal import OwnedGraph
 from streamkit._graphs.graph import CudaGraph
@@ -21,6 +21,7 @@ from streamkit._streams.stream import wrap
 from streamkit._support import garbage
 from streamkit._support.messages import describe
 from streamkit._support.refusals import block
+from streamkit._support.weak_table import WeakTable
 from streamkit.protocols import Capture
 from streamkit.protocols.adapters import all_offered, offered
 from streamkit.protocols.queues import LEGACY
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturedGraph, CapturePart, JoinedPart, StreamLike
+    from streamkit.protocols import Adapter, CapturePart, JoinedPart, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
@@ -57,8 +58,8 @@ def capture(
     libraries that have one capture for the process.
 
     Args:
-        stream: Any library's; errors as those of ``wrap``. None makes ``g.stream``, private and
-            nonblocking.
+        stream: Any library's; errors as those of ``wrap``. None makes ``g.stream``, nonblocking and
+            this graph's alone.
         mode: CUDA's, "global", "thread_local" or "relaxed": which threads' unsafe calls, such as
             allocations of CUDA's own, break the capture.
 
@@ -82,9 +83,7 @@ def capture(
             f"{describe(target)} is the legacy default stream, which CUDA cannot capture. Capture "
             "on a stream of its own: streamkit.capture() makes one."
         )
-    kept: list[object] = []
-    graph = CudaGraph(target, kept, functools.partial(_captured, target, mode))
-    return _captured(target, mode, graph, kept)
+    return capture_on(target, mode, is_private=stream is None)
 
 
 @contextlib.contextmanager
@@ -102,17 +101,20 @@ def around(adapters: Iterable[Adapter], held: list[Any] | None = None) -> Genera
 
 
 @block("streamkit.capture() as graph")
-def _captured(
-    stream: CudaStream[Any], mode: str, graph: CudaGraph, kept: list[object]
+def capture_on(
+    stream: Any, mode: str = "thread_local", *, is_private: bool
 ) -> Generator[CudaGraph]:
-    """Capture the block into the graph, which keeps ``kept``; one that had work before loses it."""
+    """Capture as ``capture`` does; ``is_private`` says that the stream was made for this graph."""
+    kept: list[object] = []
+    graph = CudaGraph(stream, kept)
     disposal.sweep()
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
     single = [
         adapter.name
         for adapter in adapters
-        if offered(adapter, Capture.begins_capture) or offered(adapter, Capture.joins_capture)
+        if offered(adapter, Capture.begins_capture) is not None
+        or offered(adapter, Capture.joins_capture) is not None
     ]
     queue = stream._live()  # now, because the block can close the stream
     held: list[Any] = []
@@ -124,17 +126,14 @@ def _captured(
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare(empties_cache=empties)
             with use(stream), garbage.held_back(), around(adapters, held):
-                old = graph._executable  # noqa: SLF001 - no attribute for users
-                parts = _Parts(stream, mode, adapters, old)
+                parts = _Parts(stream, mode, adapters, is_private=is_private)
                 try:
                     parts.begin()
                     yield graph
                     parts.check(libraries)
-                    graph._complete(  # noqa: SLF001 - no method for users
-                        functools.partial(parts.end, held), parts.take_back
-                    )
+                    graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
                 except BaseException as error:
-                    graph._fail(kept)  # noqa: SLF001 - no method for users
+                    graph._fail()  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
                         disposal.waiting.append(disposal.UsedPools(queue, tuple(held)))
                         held.clear()
@@ -152,31 +151,52 @@ def _captured(
                     finally:
                         del explained  # as this frame is in its traceback
         disposal.free_deferred(parts.joined, queue.context)
+        _warn_of_shared(graph)
     finally:
         disposal.sweep()
+
+
+_living: WeakTable[CudaGraph] = WeakTable()
+"""Graphs that share something with others of their stream."""
+
+
+def _warn_of_shared(graph: CudaGraph) -> None:
+    """Warn if another graph that was captured on the same stream can still be launched."""
+    owned = graph._owned  # noqa: SLF001 - no attribute for users
+    if owned is None or owned.executable.shared is None:  # another thread can have closed it
+        return
+    older = [getattr(seen(), "_owned", None) for seen in _living.copy().values()]
+    _living.put(id(graph), graph)
+    if owned.stream_id in [other.stream_id for other in older if other is not None]:
+        warnings.warn(
+            f"two graphs were captured on {describe(graph.stream)}, so they share "
+            f"{owned.executable.shared}: if they run at once, their results are wrong. Capture "
+            "each on a stream of its own: 'with streamkit.capture() as graph:'.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class _Parts:
     """The parts of a running capture: of the library or driver that began it, and of who joined."""
 
     def __init__(
-        self,
-        stream: CudaStream[Any],
-        mode: str,
-        adapters: list[Adapter],
-        old: CapturedGraph | DriverGraph | None,
+        self, stream: CudaStream[Any], mode: str, adapters: list[Adapter], *, is_private: bool
     ) -> None:
         self._stream = stream
         self._queue = stream._live()  # kept here, because the block can close the stream
         self._adapters = adapters
         self._library: str | None = None
-        replaced = old if isinstance(old, DriverGraph) else None
-        self._first: CapturePart = DriverPart(self._queue.handle, mode, replaced)
+        self._origin: Any = stream
+        self._first: CapturePart = DriverPart(self._queue.handle, mode)
         self._joined: list[JoinedPart] = []
         for adapter in adapters:
             begins = offered(adapter, Capture.begins_capture)
             if begins is not None and self._library is None:
-                self._first = begins(stream.to(adapter.name), mode)
+                if not is_private:
+                    self._origin = new_stream(stream.device_id, nonblocking=True)
+                origin = self._origin.to(adapter.name)
+                self._first = begins(stream.to(adapter.name), mode, origin)
                 self._library = adapter.name
         for adapter in adapters:
             joins = offered(adapter, Capture.joins_capture)
@@ -203,13 +223,9 @@ class _Parts:
             del self._joined[-1]
         executable = self._first.end()
         graph = OwnedGraph(executable, self._library, self._queue, tuple(held[:pools]))
-        graph.held.extend(held[pools:])
+        # no other graph gets that stream before: libraries keep memory for it, which runs use
+        graph.held.extend((*held[pools:], self._origin))
         return graph
-
-    def take_back(self) -> None:
-        """Undo what ``end`` has done to the graph that was to be updated."""
-        if isinstance(self._first, DriverPart):
-            self._first.take_back()
 
     def explain(self, error: BaseException) -> Exception | None:
         """Return the CaptureError that an error means; None if it is the block's own error."""

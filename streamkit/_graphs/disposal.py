@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._cuda import driver, events, graphs
-from streamkit._cuda.graphs import DriverGraph, GraphEnd, Section
+from streamkit._cuda.graphs import DriverGraph, Section
 from streamkit._graphs import checks
 from streamkit._queues import (
     active_captures,
@@ -34,7 +34,6 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from streamkit._cuda.graphs import Captured
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import CapturedGraph, JoinedPart
     from streamkit.protocols.queues import QueueRecord
@@ -150,8 +149,6 @@ class UsedPools:
 class OwnedGraph(UsedPools):
     """An executable graph, and what has to live as long."""
 
-    replaced: OwnedGraph | None = None
-    """What the graph was before an update; its runs come first."""
     _is_destroyed = False
 
     def __init__(
@@ -164,6 +161,7 @@ class OwnedGraph(UsedPools):
         super().__init__(queue, pools)
         self.executable = executable
         self.library = library  # which began the capture; None if the driver did
+        self.stream_id = identity.public_id(queue)
         self._launched_by_library: Callable[[Any], bool | None] | None = None
         if not isinstance(executable, DriverGraph):
             self._launched_by_library = executable.launch
@@ -171,12 +169,6 @@ class OwnedGraph(UsedPools):
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
         self.runs = Runs()
-        self._outer: dict[int, tuple[GraphEnd, tuple[object, ...]]] = {}
-        """By captures that it was added to: the end of their graph, and the last node there."""
-
-    @property
-    def is_update(self) -> bool:
-        return isinstance(self.executable, DriverGraph) and self.executable.is_update
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
@@ -187,57 +179,18 @@ class OwnedGraph(UsedPools):
             run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
         else:
             run = functools.partial(self._launch_by_library, by_library, native)
-        driver.ensure_in(self.context, self._add_run, queue, run, in_order=by_library is not None)
-
-    def _add_run(self, queue: QueueRecord, run: Callable[[], None], *, in_order: bool) -> None:
-        if self.replaced is not None:
-            self.replaced.runs.hold(queue)
         # the driver orders the runs, but not what a library does before each
-        self.runs.add(queue, run, in_order=in_order)
-
-    @property
-    def why_not_inside(self) -> str | None:
-        if self._launched_by_library is not None:
-            return (
-                f"{self.library} gives random numbers to each run, which it cannot do for a graph "
-                "inside of another. If the graph draws none, launch it once before, to show "
-                "that."
-            )
-        if graphs.allocates(self.executable.graph):
-            return "it allocates memory by nodes, which CUDA refuses inside of another graph."
-        return None
-
-    def launch_inside(self, queue: QueueRecord, where: Captured) -> None:
-        """Add it to the capture on a queue, behind where it was added there before."""
-        with driver.in_context(self.context) as guard, guard:
-            if where.number not in self._outer:  # before the node, which needs it
-                self._outer[where.number] = GraphEnd(where.graph), ()
-            end, before = self._outer[where.number]
-            node = graphs.add_child(queue.handle, where, self.executable.graph, before)
-            self._outer[where.number] = end, (node,)
-
-    def is_inside_another(self) -> bool:
-        """Whether a graph that it was added to can still be launched."""
-        for capture, (end, _) in self._outer.copy().items():
-            if end.has_come():
-                del self._outer[capture]
-        return bool(self._outer)
+        in_order = by_library is not None
+        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=in_order)
 
     def _launch_by_library(self, launch: Callable[[Any], bool | None], stream: Any) -> None:
         if launch(stream):
             self._launched_by_library = None
 
     def end(self) -> bool:
-        """Destroy the graph, then let go of what it used; False if that cannot be done now.
-
-        One that is a part of others comes to wait again when they have gone.
-        """
+        """Destroy the graph, then let go of what it used; False if that cannot be done now."""
         if not self.runs.have_ended():
             return False
-        if self.is_inside_another():
-            _inside_others.append(self)
-            return True
-        self.replaced = None
         if not self._is_destroyed:
             self.executable.close()
             self._is_destroyed = True
@@ -303,9 +256,6 @@ caches = _Caches()
 waiting: deque[UsedPools] = deque()
 """Those to end. A deque, because its append needs no lock."""
 
-_inside_others: deque[OwnedGraph] = deque()
-"""Those that graphs of others need, which may stay long: a launch does not look at them."""
-
 
 def dispose(graph: OwnedGraph) -> None:
     """Destroy a graph and what it holds, now or later; safe in a destructor."""
@@ -315,16 +265,13 @@ def dispose(graph: OwnedGraph) -> None:
 
 def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """Destroy the waiting graphs that can be destroyed by now."""
-    if (
-        not (waiting or _inside_others)
-        or is_finalizing()
-        or active_captures.any_goes_on()
-        or not driver.is_usable()
-    ):
+    if not waiting or is_finalizing() or active_captures.any_goes_on() or not driver.is_usable():
         return
-    for graph in _taken(_inside_others):
-        (_inside_others if graph.is_inside_another() else waiting).append(graph)
-    for graph in _taken(waiting):
+    for _ in range(len(waiting)):
+        try:
+            graph = waiting.popleft()
+        except IndexError:  # other threads have taken some of them
+            return
         stays = True
         try:
             # what can fail here is a broken context, which every other call reports, or a queue
@@ -343,13 +290,6 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
 def _has_to_stay(graph: Any) -> bool:
     """End a graph, if that is possible now."""
     return checks.a_library_captures_here() or not graph.end()
-
-
-def _taken(graphs_to_end: deque[Any]) -> Iterator[Any]:
-    """Take out, one by one, as many as there are now; other threads may take some of them."""
-    with contextlib.suppress(IndexError):
-        for _ in range(len(graphs_to_end)):
-            yield graphs_to_end.popleft()
 
 
 keepalive.add_sweep(waiting, sweep)

@@ -17,18 +17,14 @@ from streamkit._support import messages
 from streamkit._support.classes import Concrete
 from streamkit._support.locks import RLock
 from streamkit._support.messages import describe
-from streamkit._support.refusals import block
-from streamkit.diagnostics.pictures import graph_picture
 from streamkit.protocols import Graph
-from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
-    from contextlib import AbstractContextManager
 
     from streamkit._graphs.disposal import OwnedGraph
     from streamkit.diagnostics.races.report import RaceReport
-    from streamkit.protocols import CapturedGraph, StreamLike
+    from streamkit.protocols import StreamLike
     from streamkit.protocols.queues import QueueRecord
 
     _Again = tuple[QueueRecord | None, Callable[[], bool], Callable[[], None]]
@@ -36,11 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NOT_AGAIN: _Again = (None, lambda: False, lambda: None)
-_INVALIDATES = "that would invalidate the capture."
-_IS_UPDATED = "it is being updated there. Meanwhile name another stream, as g.launch(other)."
-_NOT_NAMED = (
-    "it becomes a part of that capture if the stream is named, as g.launch(stream), or a scope's."
-)
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -52,65 +43,27 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
     _is_capturing = True
-    _updated_in_place: bool | None = None
 
-    def __init__(
-        self,
-        stream: CudaStream[Any],
-        kept: list[object],
-        captured_into: Callable[[CudaGraph, list[object]], AbstractContextManager[CudaGraph]],
-    ) -> None:
+    def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
         self._stream = stream
         self._context = stream.context  # made current for calls: default streams depend on it
         self._kept = kept  # while it is captured, by the graph in the making
         self._sections: list[graphs.Section] = []  # the same
-        self._captured_into = captured_into
         self._lock = RLock()  # no forked child can use the graph
         self._again = _NOT_AGAIN
         """The queue of the last launch, if only that is left to do there; what does it; its end."""
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    @block("graph.update()")
-    def update(self) -> Generator[CudaGraph]:
-        kept: list[object] = []
+    def _complete(self, owned: OwnedGraph) -> None:
         with self._lock:
-            self._ready()
-            if self._is_capturing:
-                raise self._still_capturing()
-            self._is_capturing, self._kept, self._sections = True, kept, []
-        try:
-            with self._captured_into(self, kept):
-                yield self
-        finally:
-            self._fail(kept)  # nothing if it did not
+            owned.kept, owned.sections = self._kept, self._sections
+            self._owned = owned
+            self._is_capturing, self._kept = False, []
 
-    @property
-    def updated_in_place(self) -> bool | None:
-        return self._updated_in_place
-
-    def _complete(self, end: Callable[[], OwnedGraph], take_back: Callable[[], None]) -> None:
-        """Own what ``end`` returns; after an error what was owned before, as it was."""
-        with self._alone():  # another thread may launch what it is until now
-            before = self._owned
-            try:
-                owned = end()
-                owned.kept, owned.replaced = self._kept, before
-                owned.sections = self._sections
-                self._owned = owned
-                self._is_capturing, self._kept = False, []
-            except BaseException:
-                self._owned = before
-                take_back()
-                raise
-            if before is not None:
-                self._updated_in_place = owned.is_update
-                disposal.waiting.append(before)
-
-    def _fail(self, kept: list[object]) -> None:
+    def _fail(self) -> None:
         with self._lock:
-            if self._kept is kept:  # not another thread's update, which has begun since
-                self._is_capturing, self._kept = False, []
+            self._is_capturing, self._kept = False, []
 
     @contextlib.contextmanager
     def section(self, name: str) -> Generator[None]:
@@ -159,7 +112,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
         It looks at the parameters of the kernels, copies and fills as they are captured; nothing
         runs, and CUPTI is not needed. What a kernel does with an array counts as possible where its
-        name does not tell. A graph inside of the graph is a part of it.
+        name does not tell. A graph that a library has put inside is a part of it.
 
         Args:
             arrays: Arrays by the names that the report is to use; others have those of the caller's
@@ -185,15 +138,13 @@ class CudaGraph(Graph, metaclass=Concrete):
         return report
 
     def to_svg(self) -> str:
+        from streamkit.diagnostics.pictures import graph_picture  # noqa: PLC0415 - a door up
+
         return graph_picture.svg(*self._read(graphs.structure))
 
     def _repr_svg_(self) -> str | None:
         """Show the picture in a notebook, of a graph that can be launched."""
         return None if self._owned is None else self.to_svg()
-
-    @property
-    def _executable(self) -> CapturedGraph | graphs.DriverGraph | None:
-        return None if self._owned is None else self._owned.executable
 
     def _ready(self) -> OwnedGraph:
         owned = self._owned
@@ -237,9 +188,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:  # maybe by another thread
-                    is_own = self._is_capturing and asked is queue
-                    why = _IS_UPDATED if is_own else _NOT_NAMED
-                    raise self._refused_inside(CudaStream(asked, None), why)
+                    raise self._refused_inside(CudaStream(asked, None))
             for other, _ in others:
                 ordering.wait_queue(queue, other)
             try:
@@ -252,8 +201,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._alone():
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
-                self._launch_inside(owned, target)
-                return
+                raise self._refused_inside(target)
             owned.launch(target, queue)
             steady = owned.runs.steady
             if steady is not None:
@@ -275,31 +223,13 @@ class CudaGraph(Graph, metaclass=Concrete):
                     yield
                     return
 
-    def _launch_inside(self, owned: OwnedGraph, target: CudaStream[Any]) -> None:
-        """Make the work a part of the graph that the stream captures."""
-        queue = target._live()
-        found = None
-        if queue.handle != LEGACY:  # the handle of a per-thread stream is the context's
-            found = driver.ensure_in(self._context, graphs.captured, queue.handle)
-        if found is None:
-            raise self._refused_inside(target, _INVALIDATES)
-        why_not = owned.why_not_inside if found.is_valid else "that capture is broken."
-        if why_not is not None:
-            raise self._refused_inside(target, why_not)
-        owned.launch_inside(queue, found)
-
-    def _can_be_inside(self, stream: CudaStream[Any]) -> bool:
-        """Whether a launch can become a part of the graph that the stream captures."""
-        with self._lock:
-            return stream.context == self._context and self._ready().why_not_inside is None
-
     def upload(self, stream: StreamLike | None = None) -> None:
         self._ready()
         target = self._target(stream) or self._stream
         with self._alone():
             owned, queue = self._check(target)
             if ordering.capture_of(queue) is not None:
-                raise self._refused_inside(target, _INVALIDATES)
+                raise self._refused_inside(target)
             executable = owned.executable.executable
             driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
@@ -318,10 +248,11 @@ class CudaGraph(Graph, metaclass=Concrete):
             )
         return owned, queue
 
-    def _refused_inside(self, stream: CudaStream[Any], why: str) -> errors.CaptureError:
+    def _refused_inside(self, stream: CudaStream[Any]) -> errors.CaptureError:
         return errors.CaptureError(
-            f"{describe(self)} was not launched on {describe(stream)}, which captures: {why} "
-            "Launch it outside, or run its work again inside."
+            f"{describe(self)} was not launched on {describe(stream)}, which captures: a graph "
+            "cannot be a part of another one. Call the function itself inside the capture, or "
+            "launch the graph outside of it."
         )
 
     def close(self) -> None:

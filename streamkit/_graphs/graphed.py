@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import traceback
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
-from streamkit._graphs.capture import around, capture
+from streamkit._graphs.capture import around, capture_on
 from streamkit._graphs.signatures import Signature
 from streamkit._queues import active_captures, loaded_libraries, open_scopes
 from streamkit._streams.current import use
@@ -26,7 +25,7 @@ from streamkit._support.locks import Lock, take_if_free
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -55,8 +54,6 @@ class _Captured:
 
     last: Any = None
     """After the last use of the copies."""
-    calls: int = 0
-    """How many calls are about to launch it; meanwhile no other signature gets it."""
 
     def __init__(
         self,
@@ -118,8 +115,7 @@ def graphed(
     memory as long as the program holds them. They have no gradients, so ``fn`` itself has to call
     ``backward`` of a loss, as a whole training step does. While another thread captures, a call
     that would capture runs ``fn``. So does a call on a host stream, and inside another capture,
-    which then has the work. On a stream that captures, its graph becomes a part of that one, if
-    there is one that can.
+    which then has the work.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host without
     ``copy_inputs``, because a graph would keep the values of the capture, and for a value that can
@@ -128,8 +124,7 @@ def graphed(
 
     Args:
         fn: What to call and capture; None where the decorator has options.
-        max_graphs: How many graphs are held; the least recently used one goes, or is updated in
-            place where that is cheaper.
+        max_graphs: How many graphs are held; a new one takes the place of the least recently used.
         copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
             copies its arrays into them and, as ``fn`` may write into them, copies them back;
             ValueError if two of them overlap. The first call has copies too, so a view that ``fn``
@@ -274,10 +269,7 @@ class GraphedFunction(Generic[P, T]):
             self._forget_dead()
         call = self._read(args, kwargs, target)
         if target is not None and target.is_capturing:
-            captured = self._find_for(call, target)
-            if captured is None:
-                return self._run(call.arguments)
-            return self._launch(captured, call)  # type: ignore[no-any-return]  # as below
+            return self._run(call.arguments)
         here = driver.primary_context(driver.current_device()) if target is None else target.context
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._call(call.arguments)
@@ -327,19 +319,7 @@ class GraphedFunction(Generic[P, T]):
             if captured is not None:
                 self._captured.move_to_end(call.key)
                 self.hits += 1
-                captured.calls += 1
             return captured
-
-    def _find_for(self, call: Signature, stream: CudaStream[Any]) -> _Captured | None:
-        """Return what can be a part of the graph that the stream captures, if there is such.
-
-        Copies of arguments cannot: they are ordered by events outside of the capture.
-        """
-        with self._lock:
-            captured = self._captured.get(call.key)
-        if captured is None or captured.own or not captured.graph._can_be_inside(stream):  # noqa: SLF001 - no method for users
-            return None
-        return self._find(call)
 
     def _is_due(self, call: Signature) -> bool:
         """Note the call; return whether to capture it: it is not the first, and may succeed."""
@@ -441,7 +421,7 @@ class GraphedFunction(Generic[P, T]):
         call.freeze()
         objects = self._watched(call)
         try:
-            with self._new_work(private) as graph:
+            with capture_on(private, is_private=True) as graph:
                 result = self._call(arguments)
         except active_captures.OngoingError:  # begun by another thread since the look at them
             return None
@@ -455,7 +435,6 @@ class GraphedFunction(Generic[P, T]):
         result = results.template(result, _places(own) if own else call.places, call.objects)
         graph.keep(result, own)  # what a run reads and writes lives until it has ended
         captured = _Captured(graph, result, own, objects)
-        captured.calls = 1  # the one that captures it
         with self._lock:
             self.captures += 1
             self._seen.pop(call.key, None)
@@ -464,36 +443,6 @@ class GraphedFunction(Generic[P, T]):
             dropped = self._captured.popitem(last=False) if is_full else None
         del dropped  # as in ``clear``
         return captured
-
-    @contextlib.contextmanager
-    def _new_work(self, private: Any) -> Generator[CudaGraph]:
-        """Capture into a new graph; if all are there, into the least recently used one.
-
-        That is cheaper where CUDA can update it in place. If the block raises, its work stays.
-        """
-        key, oldest = self._take_oldest(private.device_id)
-        try:
-            with capture(private) if oldest is None else oldest.graph.update() as graph:
-                yield graph
-        except BaseException:
-            if oldest is not None:
-                with self._lock:
-                    self._captured[key] = oldest
-                    self._captured.move_to_end(key, last=False)
-                    self._has_dead = True  # perhaps, while it was not there
-            raise
-
-    def _take_oldest(self, device: int) -> tuple[Hashable, _Captured | None]:
-        """Take out the least recently used graph, if there is no room for another.
-
-        Not if it has copies, is of another device, or if a call is about to launch it.
-        """
-        with self._lock:
-            if not self._copies and len(self._captured) == self._max_graphs:
-                key, oldest = next(iter(self._captured.items()))
-                if not oldest.calls and oldest.graph.stream.device_id == device:
-                    return key, self._captured.pop(key)
-        return None, None
 
     def _fall_back(self, call: Signature, error: CaptureError) -> None:
         self._note(call, is_due=False)
@@ -508,14 +457,10 @@ class GraphedFunction(Generic[P, T]):
             )
 
     def _launch(self, captured: _Captured, call: Signature) -> Any:
-        try:
-            if captured.own:
-                self._launch_between_copies(captured, call)
-            else:
-                captured.graph.launch(self._stream)
-        finally:
-            with self._lock:
-                captured.calls -= 1
+        if captured.own:
+            self._launch_between_copies(captured, call)
+        else:
+            captured.graph.launch(self._stream)
         return results.filled(captured.result, call)
 
     def _launch_between_copies(self, captured: _Captured, call: Signature) -> None:

@@ -26,12 +26,12 @@ _ongoing: dict[object, tuple[ThreadToken, Sequence[str], list[object]]] = {}
 
 
 def any_goes_on() -> bool:
-    """Whether there is one in this process."""
+    """Whether a capture of StreamKit goes on in this process."""
     return bool(_ongoing)
 
 
 def one_goes_on_here() -> bool:
-    """Whether there is one in this thread."""
+    """Whether a capture of StreamKit goes on in this thread."""
     if not _ongoing:
         return False
     here = this_thread()
@@ -49,7 +49,7 @@ def keep_in_graphs(event: object) -> None:
 
 @contextlib.contextmanager
 def noted(libraries: Sequence[str], kept: list[object]) -> Generator[None]:
-    """Note one for the block; CaptureError if another has some of these libraries to itself."""
+    """Note a capture for the block; CaptureError if another one has the libraries to itself."""
     key = object()
     try:
         with _lock:

@@ -1,4 +1,4 @@
-"""Which queue this is, and which objects the libraries have on it.
+"""The identity of a queue, and the objects that the libraries have on a queue.
 
 One record is kept for each queue, by the driver's id, as long as the queue is in use.
 
@@ -107,7 +107,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
             known = _known.get(number)
             queue = (known and known()) or _new_record(found, stream, number)
         _check_device(found, queue)
-        queue.permanent |= found.permanent  # its handle alone can have been known before
+        queue.permanent |= found.permanent  # the handle alone can have been known before
     # streams that are values hold nothing: any other object on this queue does as well
     if owner is not None or not (
         adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)
@@ -119,7 +119,7 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         queue.dies_with_owner = queue.owner is owner
         learned = queue.first_record()
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
-            with contextlib.suppress(Exception):  # it takes no attributes, or refuses this one
+            with contextlib.suppress(Exception):  # owners may refuse attributes
                 owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
     for watcher in _watchers:
         watcher(queue)
@@ -127,10 +127,10 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
 
 
 def can_wait(found: Queue, adapter: Adapter) -> bool:
-    """Whether ``wrap`` may leave it to the first use of the queue to identify it.
+    """Whether ``wrap`` may leave the identification of the queue to the first use.
 
-    That makes no difference if the object names its device and owns nothing that StreamKit would
-    have to keep alive, and if no watcher waits to hear of the queue.
+    The delay makes no difference if the object names its device and owns nothing that StreamKit
+    would have to keep alive, and if no watcher waits to hear of the queue.
     """
     if found.owner is not None or found.device is None or found.handle <= PER_THREAD:
         return False
@@ -189,9 +189,9 @@ def legacy(device: int) -> QueueRecord:
 
 
 def queue_of(native: Any) -> QueueRecord:
-    """Return a record of a library's stream for a call during which that lives; it may not own it.
+    """Return a record of a library's stream, which must outlive the call, as it may have no owner.
 
-    UnsupportedStreamError if it is not a library's stream.
+    UnsupportedStreamError for an object that is no library's stream.
     """
     attributes = getattr(native, "__dict__", None)
     if attributes:
@@ -225,7 +225,7 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
         queue = QueueRecord(found.handle, device)
         queue.permanent, queue.id, queue.context = found.permanent, number, context
         queue.nonblocking = driver.stream_is_nonblocking(stream)
-        if found.permanent or not primary:  # what is made in another context may go with that
+        if found.permanent or not primary:  # objects of another context may go with it
             queue.owner, queue.primary = found.owner, primary
             return _known.first(number, queue)
         dropped = []  # until the lock is free: the end of its events calls the driver
@@ -239,9 +239,9 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
 
 
 def _go_with(owner: object, learned: QueueRecord) -> None:
-    """Let what cuda.core will make for a learned queue go with an owner that is not kept.
+    """Let cuda.core's object for a learned queue go with an owner that is not kept.
 
-    From 1.2 on, that shares the stream with cuda.core's own objects, and would keep it.
+    That object shares the stream with cuda.core's own objects, and would keep the stream alive.
     """
     learned.seen_with = None
     if owner is None:
@@ -253,7 +253,7 @@ def _go_with(owner: object, learned: QueueRecord) -> None:
         if found is not None:
             found.core = None
 
-    # one that takes no weak references leaves it for as long as the record is learned
+    # with an owner that takes no weak references it stays as long as the record is learned
     with contextlib.suppress(TypeError):
         learned.seen_with = weakref.ref(owner, ended)
 
@@ -300,7 +300,7 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     return second
 
 
-# -- the libraries' objects on it ---------------------------------------------------------------
+# -- the libraries' objects on a queue ------------------------------------------------------------
 
 
 def view(queue: QueueRecord, native: object, served: Adapter) -> tuple[Any, bool]:
@@ -350,13 +350,13 @@ def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool
     else:
         try:
             view = weakref.ref(native)
-        except TypeError:  # cuda.bindings' handles take none; they are cheap to make
+        except TypeError:  # handles of cuda.bindings take no weak references, and are cheap to make
             return
         queue.note_view(adapter.name, view)
 
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
-    """Note that others may have the handle now, and an allocator that ``remembers`` it."""
+    """Note that other libraries may have the handle now, and an allocator that ``remembers`` it."""
     record: QueueRecord | None = queue
     while record is not None:  # ``all_records`` without its calls
         record.handle_exposed = True
@@ -365,7 +365,7 @@ def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
         record = record.older_record
 
 
-# -- what others know of it ---------------------------------------------------------------------
+# -- which queues others know -------------------------------------------------------------------
 
 
 def register(queue: QueueRecord) -> None:
@@ -396,9 +396,9 @@ def living() -> list[QueueRecord]:
 
 
 def is_alive(queue: QueueRecord) -> bool:
-    """Whether the handle surely is this queue, here: asking about a destroyed one may crash.
+    """Whether the handle surely is this queue, here: to ask about a destroyed handle may crash.
 
-    A handle cannot have been reused while what destroys it is alive, and has not been closed. That
+    A handle cannot have been reused while its owner is alive and has not been closed. The handle
     of a per-thread stream is another stream in another thread.
     """
     if queue.thread is not None:
@@ -408,7 +408,7 @@ def is_alive(queue: QueueRecord) -> bool:
 
 
 def owners_of(queue: QueueRecord) -> list[object] | None:
-    """Return the known owners of the handle; None if none is needed to keep it valid."""
+    """Return the known owners of the handle; None if the handle is valid without an owner."""
     owners = []
     for record in queue.all_records():
         if record.is_owned or record.permanent or record.is_default:
@@ -427,10 +427,10 @@ def owns(owner: object, queue: QueueRecord) -> bool:
 
 
 class Closable:
-    """A queue whose owner can close it and say so, with what a stream of StreamKit's made for it.
+    """A queue whose owner can close it and say so, with the views and plans of a stream on it.
 
-    All uses of the stream pass the question first. It takes the quick one, the stream protocol's,
-    and asks the adapter only after another answer, which need not mean that the owner is closed.
+    Each use of the stream asks first whether the owner is open. The stream protocol's question is
+    quick; only after another answer, which need not mean a closed owner, the adapter is asked.
     """
 
     __slots__ = "_adapter", "_answer", "_ask", "plans", "queue", "views"
@@ -449,7 +449,7 @@ class Closable:
     def is_open(self) -> bool:
         try:
             return self._ask() == self._answer or not self._is_closed()
-        except Exception:  # noqa: BLE001 - the adapter knows which of them means closed
+        except Exception:  # noqa: BLE001 - the adapter knows which error means closed
             return not self._is_closed()
 
     def _is_closed(self) -> bool:
@@ -463,10 +463,10 @@ class Closable:
 
 
 def closable(queue: QueueRecord) -> Closable | None:
-    """Return what asks whether the owner has closed the queue; None where no owner can tell.
+    """Return the queue as one that the owner can close; None where no owner can tell.
 
-    Those whose streams are fixed, as the adapter says, have no ``close``, and an object that only
-    speaks the protocol has no way to say that it is closed.
+    A library whose streams are fixed, as the adapter says, has no ``close``, and an object that
+    only speaks the protocol has no way to say that it is closed.
     """
     owner = queue.owner
     adapter = None if owner is None else registry.stream_types.get(type(owner))
@@ -485,7 +485,7 @@ def _has_closed(owner: object, queue: QueueRecord) -> bool:
 
 
 def resolve_id(queue: QueueRecord) -> bool:
-    """Learn the id of a queue first seen while it captured; False while it still does."""
+    """Learn the id of a queue first seen while it captured; False while the capture goes on."""
     if queue.id is None:
         if queue.thread is not None and queue.thread is not this_thread():
             return False  # here its handle is another stream

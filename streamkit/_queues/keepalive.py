@@ -1,7 +1,7 @@
-"""What must outlive the work of a queue: objects, each with the point that has to pass first.
+"""Objects that must outlive the work of a queue, each with the point that has to pass first.
 
-They are let go at the next ``keep`` on the queue, in a few other calls of StreamKit, at a garbage
-collection, or at the end of the interpreter. Each call does a bounded part of that.
+The objects are let go at the next ``keep`` on the queue, in a few other calls of StreamKit, at a
+garbage collection, or at the end of the interpreter. Each call does a bounded part of that.
 
 Destructors call this module too, at any moment and in any thread, so it takes no lock: each step is
 one operation of a dict or a deque.
@@ -56,7 +56,7 @@ class KeepAlive:
 
 
 class KeepAliveList:
-    """What is kept for one queue, newest first."""
+    """The entries that are kept for one queue, newest first."""
 
     __slots__ = ("ask_at", "entries")
 
@@ -80,7 +80,7 @@ class KeepAliveList:
         return True
 
     def let_go(self, limit: float) -> float:
-        """Drop what has passed; return what is left of the limit, a number of calls."""
+        """Drop the entries that have passed; return the rest of the limit, a number of calls."""
         entries = self.entries
         while entries:
             if limit <= 0:
@@ -101,7 +101,7 @@ class KeepAliveList:
         return limit
 
 
-_busy: dict[KeepAliveList, None] = {}  # those with entries
+_busy: dict[KeepAliveList, None] = {}  # the lists with entries
 _waiting: dict[_EndedLoan, None] = {}  # the loans that have ended and are in no list yet
 _held: dict[_HeldMemory, None] = {}  # memory that arrays hold, and a queue uses
 _lost: dict[_EndedLoan, None] = {}  # the loans whose end nothing can tell, never freed
@@ -109,9 +109,9 @@ _lost: dict[_EndedLoan, None] = {}  # the loans whose end nothing can tell, neve
 
 @functools.cache
 def _prepare() -> None:
-    """Have garbage collections, and the end of the interpreter, drop what has passed.
+    """Have garbage collections and the end of the interpreter drop the entries that have passed.
 
-    The rest stays in the tables, which are never freed, beyond that end.
+    The other entries stay in the tables, which are never freed, beyond that end.
     """
     garbage.keep_forever(_busy, _waiting, _held, _lost)
     gc.callbacks.append(_collected)
@@ -142,7 +142,7 @@ def _drain_all() -> None:
 
 
 def drain(calls: float = _MOST_CALLS, asked: int | None = _MOST_ASKED) -> None:
-    """Drop what has passed, on any queue; if that is much, the next calls go on with it.
+    """Drop the entries of any queue that have passed; if they are many, the next calls go on.
 
     Never blocks, and raises nothing.
     """
@@ -178,7 +178,7 @@ def let_go(
     calls: float = _MOST_CALLS,
     is_finalizing: Callable[[], bool] = sys.is_finalizing,
 ) -> None:
-    """Drop what has passed in these lists; nothing in a forked child or at the end.
+    """Drop the entries of these lists that have passed; none in a forked child or at the end.
 
     The objects' own ends run here, allowed to free memory while this thread captures.
     """
@@ -190,7 +190,7 @@ def let_go(
         else:
             _let_go(lists, calls)
     except errors.DriverError:
-        pass  # what cannot be asked is kept
+        pass  # without an answer the objects are kept
 
 
 def _let_go(lists: Iterable[KeepAliveList], calls: float) -> None:
@@ -202,7 +202,7 @@ def _let_go(lists: Iterable[KeepAliveList], calls: float) -> None:
 
 
 class _UntilEvent(KeepAlive):
-    """The objects of some calls, and an event that was recorded after each of them.
+    """The objects of some calls, and an event that was recorded after each call.
 
     Entries share their list of objects, to which a call adds its own, with an entry of its own. So
     an entry that is taken out takes nothing from the others, whatever other threads do.
@@ -224,7 +224,7 @@ class _UntilEvent(KeepAlive):
             return events.is_done_core(core)
         try:
             return events.is_done(self._event.handle)
-        except errors.DriverError:  # it cannot be asked now
+        except errors.DriverError:  # the driver cannot be asked now
             return False
 
     def end(self) -> None:
@@ -304,13 +304,13 @@ class ArrayLoan:
     ) -> None:
         if self._ended is None:
             return
-        waiting[self._ended] = None  # first, for what follows can be interrupted, or refused
+        waiting[self._ended] = None  # first, as the next lines can be interrupted or refused
         if not is_finalizing() and driver.is_usable():
             _keep_lent([self._ended])
 
 
 class _EndedLoan:
-    """What a loan held."""
+    """The array of a loan that has ended, and whatever keeps the queue's handle valid."""
 
     __slots__ = ("array", "kept_open", "owners", "queue")
 
@@ -318,13 +318,13 @@ class _EndedLoan:
         self.array, self.queue = array, queue
         owners = identity.owners_of(queue) or ()
         owners = [owner for owner in owners if identity.owns(owner, queue)]
-        # cuda.core's share the stream, which their ``close`` then leaves to the last of them
+        # streams of cuda.core share the handle, so ``close`` of one leaves it to the last one
         kept_open = [events.core_that_keeps(owner, queue.handle) for owner in owners]
         self.kept_open = [one for one in kept_open if one is not None]
         self.owners = [owner for owner, kept in zip(owners, kept_open, strict=True) if kept is None]
 
     def handle_is_gone(self) -> bool:
-        """Whether nothing can be recorded on the queue any more: its owner, or thread, has ended.
+        """Whether the queue's owner or thread has ended, so that no event can be recorded on it.
 
         Work that is queued there runs all the same.
         """
@@ -335,9 +335,9 @@ class _EndedLoan:
 
 
 def _keep_lent(loans: list[_EndedLoan]) -> None:
-    """Keep what was lent until its queue's work so far has run, where that can be done now."""
+    """Keep each lent array until its queue's work so far has run, where that can be done now."""
     for loan in loans:
-        # if its queue captures, is another thread's, or cannot be asked, the next call tries again
+        # a queue that captures, or is another thread's, is tried again by the next call
         with contextlib.suppress(errors.StreamKitError):
             queue = loan.queue
             if loan.handle_is_gone():

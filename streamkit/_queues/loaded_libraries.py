@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LoadedLibrary(NamedTuple):
-    """What a scope needs of one library, looked up once."""
+    """The functions of one library that a scope calls, looked up once."""
 
     name: str
     adapter: Adapter
@@ -29,17 +29,17 @@ class LoadedLibrary(NamedTuple):
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
     device: OwnDevice | None
-    """What tells the library's own current device, where it keeps one and there are several."""
+    """What tells its own current device, where it keeps one and the machine has several."""
     settings: Settings | None
-    """What a program can set in it that changes what its calls compute."""
+    """The settings of the library that change the results of its calls."""
 
 
 final: tuple[LoadedLibrary, ...] | None = None
-"""What ``libraries`` returns from now on; None while another library could still be loaded."""
+"""The result of ``libraries`` from now on; None while another library could still be loaded."""
 
 _found: tuple[LoadedLibrary, ...] = ()
 _missing: Mapping[str, Callable[[], Adapter]] | None = None
-"""What loads the adapter of each library not loaded yet, by module; None before the first look."""
+"""A function that loads each adapter whose library is not loaded, by module; None at first."""
 _lock = new_lock()
 
 
@@ -60,7 +60,7 @@ def libraries() -> tuple[LoadedLibrary, ...]:
 
 
 def found_so_far() -> tuple[LoadedLibrary, ...]:
-    """Return what ``libraries`` returned last. It loads nothing, so destructors may call it."""
+    """Return the last result of ``libraries``, without loading any, so that destructors may."""
     return _found
 
 

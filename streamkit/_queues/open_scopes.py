@@ -1,6 +1,6 @@
 """The open scopes of each thread, innermost last.
 
-Nothing is kept on the stream, so it can be entered in many places at once.
+No state is kept on the stream, so one stream can be entered in many places at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def leave(key: Any, _kind: object = None, error: Any = None, _trace: object = No
         scope.again -= 1
         lost = None if scope.plan.is_current() else scope.plan.set_current()
     else:
-        try:  # what ``_end_innermost`` does, whose call would cost as much as the rest
+        try:  # as ``_end_innermost``, whose call would cost as much as the rest
             lost = scope.leave()
         except BaseException:
             scope.leave()
@@ -85,7 +85,7 @@ def _end_innermost(scopes: list[Any]) -> list[str]:
 
 
 def _leave_out_of_order(scopes: list[Any], key: object) -> ScopeError:
-    """Leave a scope that is not the innermost, and those inside it; return what to say of it."""
+    """Leave a scope that is not the innermost, and the scopes inside it; return the error."""
     index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
     if index is None:
         return _left_out_of_order(

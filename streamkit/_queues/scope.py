@@ -1,8 +1,8 @@
 """The scope: one stream current in every loaded library, exactly restored.
 
-It adds no wait unless it is ordered. Programs enter it in inner loops, so what it calls is prepared
-once for a stream. The calls for three libraries are written out besides the loop over any number:
-the loop alone would cost as much as another call.
+A scope adds no wait unless it is ordered. Programs enter scopes in inner loops, so the calls are
+prepared once for a stream. The calls for three libraries are written out besides the loop over
+any number: the loop alone would cost as much as another call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import Adapter
     from streamkit.protocols.queues import QueueRecord
 
-Libraries: TypeAlias = "frozenset[str] | None"  # those to move; None for all
+Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
 
 _WRITTEN_OUT = 3
 _NO_DEVICES: dict[str, int] = {}
@@ -36,12 +36,12 @@ def _yes() -> bool:
     return True
 
 
-# takes the place of each library that a scope of fewer than three lacks; its calls do nothing
+# stands for each library that a scope of fewer than three lacks; the calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
 
 
 class Choice:
-    """What the scopes of the chosen libraries have in common, whatever their stream."""
+    """The part of a scope that depends on the chosen libraries, and not on the stream."""
 
     def __init__(self, loaded: tuple[LoadedLibrary, ...], libraries: Libraries) -> None:
         self.loaded = loaded
@@ -60,7 +60,7 @@ _choices: dict[Libraries, Choice] = {}
 
 
 def choose(libraries: Libraries) -> Choice:
-    """Return what the scopes of these libraries share, the same until another one is loaded."""
+    """Return the choice of these libraries, the same object until another library is loaded."""
     loaded = loaded_libraries.libraries()
     found = _choices.get(libraries)
     if found is None or found.loaded is not loaded:
@@ -69,9 +69,10 @@ def choose(libraries: Libraries) -> Choice:
 
 
 class Plan:
-    """What a scope of one stream calls in the chosen libraries.
+    """The calls that a scope of one stream makes in the chosen libraries.
 
-    Fewer than three are filled up, because a loop over any number would cost as much as a call.
+    Fewer than three libraries are filled up, because a loop over any number would cost as much as
+    a call.
     """
 
     def __init__(self, view: Callable[[Adapter], Any], context: int, libraries: Libraries) -> None:
@@ -87,7 +88,7 @@ class Plan:
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
         self.keeps_device, told_outside = map(all, traits)
         cu = loader.cu
-        # what ``ask_context`` answers while this context is current
+        # the answer of ``ask_context`` while this context is current
         self.answer: object = (
             context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
         )
@@ -115,7 +116,7 @@ class Plan:
 def _all(
     questions: Iterable[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
-    """Return a function that tells whether all of them, and the context, are current."""
+    """Return a function that tells whether the context and every library are as ``answer`` says."""
     one, two, three, *others = questions
     if others:
         three = _all([three, *others, _yes], _yes, answer=True)
@@ -123,7 +124,7 @@ def _all(
     def all_are_current() -> bool:
         try:
             return not loader.is_forked and one() and two() and three() and ask_context() == answer
-        except Exception:  # noqa: BLE001 - a library's own: it cannot tell
+        except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             return False
 
     return all_are_current
@@ -136,17 +137,17 @@ class Scoped:
     __slots__ = "_closable", "_plans", "_queue", "_views"
 
     _queue: QueueRecord | None
-    _closable: Closable | None  # instead of these three, if its owner can close it
+    _closable: Closable | None  # instead of the other three, if the owner can close the stream
     _views: dict[str, Any]  # the libraries' objects that the stream holds
     _plans: dict[Libraries, Plan]  # replaced, never changed
 
     @abstractmethod
     def _live(self) -> QueueRecord:
-        """Return its queue; raises if it is closed, or another thread's."""
+        """Return the stream's queue; raises for a closed stream, and one of another thread."""
 
     @abstractmethod
     def _view(self, served: Adapter) -> Any:
-        """Return the library's own object on it."""
+        """Return the library's own object on this stream."""
 
     def _new_plan(self, libraries: Libraries) -> Plan:
         queue, closable = self._live(), self._closable
@@ -160,8 +161,8 @@ class Scoped:
         except BaseException:  # an interrupt can leave the context where a view was being built
             driver.set_context(before)
             raise
-        # It is not kept if a view is made anew for each scope, nor for a per-thread stream, whose
-        # thread ``_live`` has to check each time.
+        # A plan is not kept if a view is made anew for each scope, nor for a per-thread stream,
+        # whose thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
         if queue.thread is None and plan.names <= views.keys():
             if closable is None:
@@ -194,7 +195,7 @@ class Scoped:
                 return self
         if loader.is_forked:
             raise messages.forked()
-        plan = self._plans.get(libraries)  # none while the stream is closed
+        plan = self._plans.get(libraries)  # a closed stream has no plan
         if plan is None or plan.loaded is not (
             loaded_libraries.final or loaded_libraries.libraries()
         ):
@@ -245,7 +246,7 @@ class Scoped:
 
 
 def _undo(scope: CudaScope, error: BaseException) -> None:
-    """Put back what a scope that could not be entered has moved so far."""
+    """Put back the libraries that a scope has moved before it failed."""
     if scope in stack.scopes:
         stack.scopes.remove(scope)
     for lost in scope.leave():
@@ -262,8 +263,8 @@ class CudaScope:
     plan: Plan
     again: int
     previous: int  # the context
-    devices: dict[str, int]  # that libraries keep beside the context, if they may change
-    tokens: Sequence[Any]  # what undoes each library's move
+    devices: dict[str, int]  # the devices that libraries keep beside the context
+    tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
     open: int  # how many of the libraries, from the first on, are still to be left
 
     def look(self) -> None:
@@ -282,7 +283,7 @@ class CudaScope:
         interrupt: BaseException | None = None
         try:
             is_here = not loader.is_forked and plan.ask_context() == plan.answer
-        except Exception:  # noqa: BLE001 - a library's own: it cannot tell
+        except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             is_here = False
         if not is_here:  # the body may have changed the device
             self._set_context(plan.context, "of", lost)
@@ -298,7 +299,7 @@ class CudaScope:
                 self.open = 0
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost, None)
-        while self.open:  # any other number, or one of them failed
+        while self.open:  # another number of libraries, or one has failed
             try:
                 plan.leaves[self.open - 1](self.tokens[self.open - 1])
                 self.open -= 1
@@ -342,14 +343,14 @@ class CudaScope:
 
 
 class OrderedScope(CudaScope):
-    """A scope that waits for what the libraries were given before; what they get later waits."""
+    """A scope that waits for the libraries' earlier work, and for which their later work waits."""
 
     __slots__ = ("_before", "_queue")
 
     def __init__(self, queue: QueueRecord) -> None:
         self._queue = queue
-        # those for which it waits, and which wait for it at the end, each with the stream that
-        # keeps it alive
+        # the queues for which the scope waits, and which wait for the scope's end, each with the
+        # stream that keeps the queue alive
         self._before: list[tuple[QueueRecord, Any]] = []
 
     def order(self) -> None:
@@ -374,7 +375,7 @@ class OrderedScope(CudaScope):
                 self._before.append(before)
 
     def leave(self) -> list[str]:
-        """Let those streams wait for the queue, and put everything back."""
+        """Let the previous streams wait for the queue, and put everything back."""
         lost: list[str] = []
         own: int | None = None
         for number, (other, _) in enumerate(self._before):

@@ -6,15 +6,12 @@ import itertools
 import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Kind = Literal[
-        "function", "then", "scope", "operator", "record", "point", "wait", "synchronisation",
-        "query"
-    ]  # fmt: skip
+    from streamkit.protocols.watching import Kind
 
 _order, _threads = itertools.count(), itertools.count(1)
 listeners: list[Callable[[Step], object]] = []

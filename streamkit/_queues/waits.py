@@ -1,4 +1,4 @@
-"""Waiting for CUDA queues and events: blocking, in a coroutine, or by a function that is called.
+"""Waiting for CUDA queues and events: blocking, or in a coroutine.
 
 Most waits are short, so a wait begins with a moment of asking all the time. After that it leaves
 the processor to others and asks again after naps, which grow with the wait. On an H200 this was
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from streamkit._queues.points import Point, Reached
-    from streamkit._queues.then import Outcome
-    from streamkit.protocols.queues import QueueRecord
 
     Drop = Callable[[], object]
 
@@ -76,7 +74,7 @@ def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf)
     return True
 
 
-# -- a coroutine, and a function to call ------------------------------------------------------
+# -- a coroutine ------------------------------------------------------------------------------
 
 
 def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[Any, Any, None]:
@@ -163,15 +161,3 @@ def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
 
     can_watch = not workers.is_dispatcher() and dispatcher.watch(point, loop, waiter)
     return point.drop if can_watch else None
-
-
-def then(
-    queue: QueueRecord, function: Callable[[], Any], what: object, stream: object
-) -> Outcome[Any]:
-    """Have a function called after the queue's work so far, with the queue's context current."""
-    calls = queue.calls
-    if calls is None:
-        from streamkit._queues import queue_calls  # noqa: PLC0415 - few programs use ``then``
-
-        calls = queue_calls.of(queue)
-    return calls.add(queue, function, what, stream)  # type: ignore[no-any-return]

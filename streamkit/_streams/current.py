@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import ArrayLike, StreamLike
 
 
-# by any name of the library that was asked for: its ``current``, and its ``current_here`` if any
+# the adapter's ``current`` and ``current_here``, by the name of the library as it was written
 _ways: dict[str, tuple[Callable[[int], Any], Callable[[], Any] | None]] = {}
 
 
@@ -101,7 +101,7 @@ def current_streams(*_misplaced: Never, device: object = None) -> dict[str, Cuda
 
 def current_on(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     """Return the stream of which ``current`` gives the library's own object, or the handle."""
-    # its default streams are the current context's
+    # a library's default streams are those of the current context
     return driver.ensure_in(driver.primary_context(ordinal), _wrapped, current, ordinal)
 
 
@@ -154,7 +154,7 @@ _choices: dict[tuple[str, ...], frozenset[str]] = {}  # by the names as they cam
 
 
 def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the one name of each library, which must have a current stream; None for None."""
+    """Return the canonical names of libraries, which must have a current stream; None for None."""
     if libraries is None:
         return None
     one = isinstance(libraries, (str, ModuleType))
@@ -198,7 +198,7 @@ class use:  # noqa: N801 - used as a function
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
-        self._is_unentered = False  # if it cannot be made
+        self._is_unentered = False  # if an argument is refused
         if misplaced and isinstance(misplaced[0], Stream):
             raise TypeError(
                 f"streamkit.use makes one stream current, and was given {describe(misplaced[0])} "
@@ -222,14 +222,14 @@ class use:  # noqa: N801 - used as a function
         return self.stream
 
     def __call__(self, _: object) -> NoReturn:
-        """Raise TypeError: it is no decorator, which would hold the stream from its definition."""
+        """Raise TypeError: a decorator would hold the stream from the definition on."""
         self._is_unentered = False
         raise TypeError(
             "streamkit.use is not a decorator: write 'with streamkit.use(stream):' inside the "
             "function, or '@streamkit.follow(library)' above it to follow a library's stream."
         )
 
-    if TYPE_CHECKING:  # which tells no type of an assignment
+    if TYPE_CHECKING:  # a type checker finds no type in the assignment
 
         def __exit__(self, kind: object, error: object, trace: object) -> None:
             """Restore what ``__enter__`` changed."""
@@ -237,6 +237,6 @@ class use:  # noqa: N801 - used as a function
         __exit__ = open_scopes.leave  # the scope that was entered under this key
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # it is unset where ``__init__`` was called wrongly
+        # ``_is_unentered`` is unset where ``__init__`` was called wrongly
         if getattr(self, "_is_unentered", False) and not is_finalizing():
             refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

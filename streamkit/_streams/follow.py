@@ -1,4 +1,4 @@
-"""``follow``: the libraries on the stream where one of them is, found anew at each entry."""
+"""``follow``: the other libraries on one library's current stream, found anew at each entry."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class follow:  # noqa: N801 - used as a function
     def __init__(
         self, library: str, *misplaced: Never, libraries: Iterable[str] | None = None
     ) -> None:
-        self._is_unused = False  # if it cannot be made
+        self._is_unused = False  # if an argument is refused
         if misplaced:
             raise misplaced_arguments("streamkit.follow(library, libraries=...)", misplaced)
         if isinstance(library, Stream):
@@ -112,7 +112,7 @@ class follow:  # noqa: N801 - used as a function
             stream.__enter__(self, libraries)
         return stream  # type: ignore[no-any-return]  # a library's own is a CudaStream
 
-    if TYPE_CHECKING:  # which tells no type of an assignment
+    if TYPE_CHECKING:  # a type checker finds no type in the assignment
 
         def __exit__(self, kind: object, error: object, trace: object) -> None:
             """Restore what ``__enter__`` changed."""
@@ -132,7 +132,7 @@ class follow:  # noqa: N801 - used as a function
         return following
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # it is unset where ``__init__`` was called wrongly
+        # ``_is_unused`` is unset where ``__init__`` was called wrongly
         if getattr(self, "_is_unused", False) and not is_finalizing():
             refusals.warn_unentered(f"{self!r}", f"{self!r}")
 
@@ -143,7 +143,7 @@ class follow:  # noqa: N801 - used as a function
 
 
 class _UnmovedScope:
-    """The scope of a library that has no CUDA here: it only has its place in the order."""
+    """The scope of a library without CUDA, which only has its place in the order of scopes."""
 
     __slots__ = "key", "stream"
 
@@ -152,7 +152,7 @@ class _UnmovedScope:
 
     def __init__(self, key: object) -> None:
         self.key = key
-        self.stream = open_scopes.innermost()  # which it stays
+        self.stream = open_scopes.innermost()  # the scope does not change it
 
     def leave(self) -> list[str]:
         return []

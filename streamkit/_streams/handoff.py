@@ -1,4 +1,4 @@
-"""``handoff``: an array goes on to another queue, in order, and lives until that has used it."""
+"""``handoff``: an array goes on to another queue in order, and lives until its work has run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def handoff(
 
 
 def _wrapped(stream: StreamLike) -> Any:
-    """Return what ``wrap`` does, soon for a stream of StreamKit that is open."""
+    """Return the wrapped stream; an open stream of StreamKit costs no call."""
     if type(stream) is CudaStream and stream._queue is not None:  # noqa: SLF001 - the hot path
         return stream
     return wrap(stream)
@@ -127,6 +127,6 @@ def lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: Queu
             keepalive.keep_while_held(whole, is_held, queue)
             return array
     held = None if library.lent_by is None else library.lent_by(array)
-    # if the array is lent, what was lent: else arrays handed to and fro would hold one another
+    # of a lent array the one that was lent, or arrays handed to and fro would hold one another
     lent = held.array if isinstance(held, keepalive.ArrayLoan) else array
     return library.lend(array, keepalive.ArrayLoan(lent, queue))

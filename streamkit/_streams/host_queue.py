@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamkit._queues import waits
 from streamkit._streams.host_worker import Worker
-from streamkit._support import locks, reports, workers
+from streamkit._support import locks, reports
 from streamkit._support.locks import Latch, new_lock
 from streamkit.errors import ScopeError
 
@@ -83,13 +83,14 @@ def has_engine() -> bool:
 
 
 def drain() -> None:
-    """Wait until everything queued so far, on any queue, has run."""
+    """Wait until everything queued so far, on any queue of a host stream, has run."""
     if _engine is not None:
         _engine.finish()
     for queue in _working.copy():
-        mark = QueueEnd(queue)
-        queue.put(mark)
-        mark.wait()
+        if not queue.is_cuda:
+            mark = QueueEnd(queue)
+            queue.put(mark)
+            mark.wait()
 
 
 class _Blocked:
@@ -125,11 +126,10 @@ def _wait(
         with _circles:
             _blocked[thread] = blocked
             _open_circle(thread)
-        with workers.making_way():
-            if spin:
-                reached = waits.ask(functools.partial(_is_set, event), timeout)
-            else:
-                reached = event.wait(timeout)
+        if spin:
+            reached = waits.ask(functools.partial(_is_set, event), timeout)
+        else:
+            reached = event.wait(timeout)
     finally:
         try:
             _unblock(thread, blocked)
@@ -276,6 +276,11 @@ class QueueEnd:
             raise failure.tell()
 
     @property
+    def engine(self) -> Engine | None:
+        """What runs the items before it; None if a worker does."""
+        return _engine if self._queue is None else self._queue.engine
+
+    @property
     def is_reached(self) -> bool:
         """Whether all before it has run; in a forked child, True for the marks of the parent."""
         return self.reached.is_set() or self._forks != _forks
@@ -287,26 +292,24 @@ class QueueEnd:
             _engine.polled()
         return self.is_reached
 
-    def wait(
-        self, timeout: float | None = None, *, spin: bool = False, unless: QueueEnd | None = None
-    ) -> bool:
-        """Block until it, or the mark ``unless``, is reached; False after ``timeout`` seconds."""
+    def wait(self, timeout: float | None = None, *, spin: bool = False) -> bool:
+        """Block until it is reached; False after ``timeout`` seconds."""
         queue = self._queue
         if self.is_reached or queue is None:
             return True
-        if _engine is not None:
-            return _engine.wait(self.reached, timeout)
+        engine = queue.engine
+        if engine is not None:
+            return engine.wait(self.reached, timeout)
         event = Latch()
-        forgets = [mark.tell(event.set) for mark in (self, unless) if mark is not None]
+        forget = self.tell(event.set)
         try:
             return _wait(event, queue, timeout, spin=spin)
         finally:
-            for forget in forgets:
-                forget()
+            forget()
 
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend the task until it is reached."""
-        engine = _engine
+        engine = self.engine
         if engine is not None:
             yield  # other tasks run once: what they submit now takes part
             while not (self.is_reached or engine.wait(self.reached, 0)):
@@ -422,11 +425,16 @@ class Function:
         """Whether it need not wait for anything outside of all queues."""
         return True
 
+    def drop(self) -> bool:
+        """Never be called; whether the program's end is to report that."""
+        return True
+
 
 class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first."""
 
     worker: Worker | None = None
+    is_cuda = False  # for functions of a CUDA stream, which no engine runs
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name  # of its threads
@@ -444,6 +452,11 @@ class WorkQueue:
         self.turn: Turn | None = None  # the one that another thread has
         self.thread = 0  # the one that runs an item
         self._pending: set[Item] = set()  # items that have not ended
+
+    @property
+    def engine(self) -> Engine | None:
+        """What runs the items; None if the worker does."""
+        return None if self.is_cuda else _engine
 
     @property
     def idle(self) -> bool:
@@ -464,7 +477,7 @@ class WorkQueue:
 
     def put(self, item: Item) -> None:
         """Queue an item; RuntimeError if no thread can be started."""
-        engine = _engine
+        engine = self.engine
         if engine is not None:
             self._pending.add(item)
             engine.put(self, item)
@@ -648,20 +661,23 @@ class WorkQueue:
         with self._lock:
             items = [self.function, *self._items]
             self._items.clear()
-        reports.report_dropped([item.what for item in items if isinstance(item, Function)])
+        dropped = [item for item in items if isinstance(item, Function) and item.drop()]
+        reports.report_dropped([item.what for item in dropped])
 
 
 def _finish_all() -> bool:
     return _engine is None and sum(queue.finish() for queue in _working.copy()) > 0
 
 
-def _drop_all() -> None:
+def drop_all(kind: type[WorkQueue] = WorkQueue) -> None:
+    """Report what the queues of this kind can run no more, and forget it."""
     for queue in _working.copy():
-        queue.drop()
+        if isinstance(queue, kind):
+            queue.drop()
 
 
 reports.finishes.append(_finish_all)
-reports.drops.append(_drop_all)
+reports.drops.append(drop_all)
 
 
 def _begin_anew() -> None:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import ParamSpec, Self, TypeVar
 
-    from streamkit._queues.then import Outcome
     from streamkit._streams.host_queue import Item
-    from streamkit._streams.host_then import ThenCalls
+    from streamkit._streams.then import HostThenCalls, Outcome
     from streamkit.protocols import EventLike, StreamLike, WorkLike
 
     P = ParamSpec("P")
@@ -81,9 +80,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
             f"streamkit-{self._id}", f"host stream {self._id}" + (f" {name!r}" if name else "")
         )
         self._kept = keepalive.KeepAliveList()
-        self._after: ThenCalls | None = (
-            None  # the functions given to ``then``, made at its first use
-        )
+        self._after: HostThenCalls | None = None  # the functions given to ``then``, made when used
 
     @property
     def handle(self) -> NoReturn:
@@ -397,10 +394,10 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """
         self._check_open()
         refusals.check(fn, self, "then")
-        from streamkit._streams.host_then import ThenCalls  # noqa: PLC0415 - slow to import, seldom needed
+        from streamkit._streams.then import HostThenCalls  # noqa: PLC0415 - slow to import, seldom needed
 
         with _lock:
-            after = self._after = self._after or ThenCalls(self._work)
+            after = self._after = self._after or HostThenCalls(self._work)
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs)
         step = trace.note(self, "then", fn, call=call, is_inline=self._is_inline())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._queues.points import Point
-    from streamkit._queues.then import Outcome
+    from streamkit._streams.then import Outcome
     from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
     from streamkit.protocols.queues import QueueRecord
 
@@ -286,8 +286,8 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Have a function called when all work submitted so far has run; return its future.
 
-        The functions of one stream are called in their order, in one of a few threads of
-        StreamKit's with the stream's device current; they may call CUDA and hold up no GPU work.
+        The functions of one stream are called in their order, in a thread of StreamKit's for that
+        stream, with its device current; they may call CUDA and hold up no GPU work.
         Errors that no code asks the future for are reported through ``sys.unraisablehook``. The end
         of the program waits for functions whose work has run, cancels the others and reports that.
 
@@ -309,7 +309,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         queue = self._live()
         what = Submitted(fn, sys._getframe().f_back)  # noqa: SLF001 - a traceback keeps more
         call = functools.partial(fn, *args, **kwargs) if args or kwargs else fn
-        return waits.then(queue, call, what, self)
+        calls = queue.calls
+        if calls is None:
+            from streamkit._streams import then  # noqa: PLC0415 - slow to import, seldom needed
+
+            calls = then.of(queue)
+        return calls.add(queue, call, what, self)  # type: ignore[no-any-return]
 
     def record(  # noqa: C901 - the hot path
         self,

@@ -1,4 +1,4 @@
-"""What a receiver does: the token of an array, which opens it, and ``open_event``."""
+"""The receiver's part: the token that opens an array, and ``open_event``."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from streamkit.protocols.queues import QueueRecord
 
 _ENDS_WITHIN = 1.0  # seconds, for a process that was killed
-_LEASE = re.compile(r"\.\d+")  # what its file's name adds to that of its process
+_LEASE = re.compile(r"\.\d+")  # the end of a lease's file name, after the name of its process
 _LIBRARY = re.compile(r"[\w.-]{1,100}")
 _MOST_AXES = 64
 _NEWEST_CODE = 17  # of DLPack's types
-_MOST_BITS, _MOST_LANES = 255, (1 << 16) - 1  # which DLPack has room for
+_MOST_BITS, _MOST_LANES = 255, (1 << 16) - 1  # the most that DLPack can say
 
 
 class SharedMemory(NamedTuple):
@@ -50,9 +50,9 @@ class SharedMemory(NamedTuple):
 
 
 class ArrayToken(Token):
-    """What opens an array of another process: ``token.open(stream)``. It can be pickled.
+    """A token that opens an array of another process: ``token.open(stream)``. It can be pickled.
 
-    For those who unpickle nothing, ``bytes(token)`` gives bytes that
+    For programs that unpickle nothing, ``bytes(token)`` gives bytes that
     ``streamkit.processes.token_from_bytes`` reads.
     """
 
@@ -68,7 +68,7 @@ class ArrayToken(Token):
         """The UUID of the array's device, as CUDA_VISIBLE_DEVICES takes it."""
         self._lease, self._event, self._library = lease, event, library
         self._memory = memory
-        self._layout = layout  # its address counts from the beginning of the allocation
+        self._layout = layout  # whose address counts from the beginning of the allocation
 
     def open(self, stream: StreamLike, library: str | None = None) -> Any:
         """Return the array on a stream, after what the sender's stream was given before.
@@ -216,7 +216,7 @@ class ArrayToken(Token):
 
 
 def _check(layout: Layout, size: int) -> None:
-    """Refuse a layout that no array in so many bytes has; ValueError says what is wrong."""
+    """Refuse a layout that no array in so many bytes has; ValueError names the fault."""
     _, shape, strides, (code, bits, lanes) = layout
     if len(shape) != len(strides) or len(shape) > _MOST_AXES:
         raise ValueError(f"it has {len(shape)} lengths and {len(strides)} strides")
@@ -248,7 +248,7 @@ def adapt(
 
 
 def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
-    """Return the token whose ``bytes(token)`` these are. Nothing is unpickled.
+    """Return the token from the bytes that ``bytes(token)`` gave. Nothing is unpickled.
 
     Args:
         data: As they came from the other process.

@@ -25,7 +25,7 @@ def device_of(uuid: str) -> int:
 
 
 def open_event(context: int, handle: bytes) -> int | None:
-    """Open an event of another process; None if that is gone. It is destroyed as an own one."""
+    """Open an event of another process, to be destroyed as an own one; None if it is gone."""
     return _open(
         context, "cuIpcOpenEventHandle", driver.handle_of(loader.cu.CUipcEventHandle, handle)
     )
@@ -37,7 +37,7 @@ def number_of(pointer: int) -> int:
 
 
 def why_not(pointer: int) -> str | None:
-    """Say why no other process can open the memory at a pointer; None if one can."""
+    """Say why other processes cannot open the memory at a pointer; None if they can."""
     if _attribute("IS_LEGACY_CUDA_IPC_CAPABLE", pointer):
         return None
     if _attribute("IS_MANAGED", pointer):

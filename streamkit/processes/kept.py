@@ -1,4 +1,4 @@
-"""What this process keeps for others, each array until its lease ends, and the leases."""
+"""The arrays that this process keeps for others, each until its lease ends, and the leases."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class KeptArray:
         _kept[self.name] = self
 
     def has_ended(self) -> bool:
-        """Whether the lease has ended; this call ends it if no receiver uses the array any more."""
+        """Whether the lease has ended; the call ends one whose array no receiver uses any more."""
         is_used_here = self.was_opened_here and getrefcount(self.array) > _OWN_REFERENCES
         if is_used_here and not self.lease.has_ended:
             return False
@@ -194,7 +194,7 @@ class Copy:
 def _take(context: int, size: int) -> int:
     """Return a spare block of that size; else new memory, once the spare ones have been freed."""
     others: list[tuple[int, int, int]] = []
-    with contextlib.suppress(IndexError):  # none is left
+    with contextlib.suppress(IndexError):  # no block is left
         while (block := _spare.popleft())[:2] != (context, size):
             others.append(block)
         _spare.extend(others)
@@ -205,5 +205,5 @@ def _take(context: int, size: int) -> int:
             sharing.free(owner, address)
             others.pop()
     finally:
-        _spare.extend(others)  # those that could not be freed now
+        _spare.extend(others)  # the blocks that could not be freed now
     return sharing.allocate(context, size)

@@ -103,7 +103,8 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         if copy:
             first, end = layout.reach()
             held = Copy(driver.primary_context(device), end - first)
-            loan = keepalive.ArrayLoan((array, held), queue)  # before: it ends however this does
+            # before the copy, so that the loan ends however the copy does
+            loan = keepalive.ArrayLoan((array, held), queue)
             copies = "cuMemcpyDtoDAsync", held.address, first, end - first, queue.handle
             ordering.on(queue, driver.ask, *copies)
             layout = layout.moved(held.address - first)

@@ -1,4 +1,4 @@
-"""Memory of other processes that is open here: one mapping for each allocation, counted.
+"""Memory of other processes that is open here: one counted mapping for each allocation.
 
 Closing a mapping waits for the device, and stops every thread that calls CUDA meanwhile. So one
 that no array needs stays open for a while, also for the next array in the same allocation.
@@ -51,7 +51,7 @@ _ask_at = 0.0
 
 
 class Mapping:
-    """One array's use of an allocation and of its lease, both of which end with this object."""
+    """One array's use of an allocation and of its lease; both uses end with this object."""
 
     is_gone = True
     """Whether there is no such allocation any more."""
@@ -75,7 +75,7 @@ class Mapping:
 
 
 def why_not(address: int) -> str | None:
-    """Say why another process cannot open the memory there; None if it can."""
+    """Say why another process cannot open the memory at an address; None if it can."""
     bases = [its.base for its in list(_opened.values())]
     if bases and memory_pools.range_of(address)[0] in bases:
         return "it belongs to another process, which can share it itself"
@@ -106,7 +106,7 @@ def _count_back() -> None:
 def _close(unused: list[SharedAllocation]) -> None:
     for allocation in unused:
         base = _opened.pop(allocation).base
-        # what can fail here is a broken context, or a forked child
+        # it fails in a broken context and in a forked child
         context = driver.in_context(allocation.context)
         with contextlib.suppress(errors.StreamKitError), context, context:
             driver.ask("cuIpcCloseMemHandle", base)

@@ -554,6 +554,8 @@ class CapturedGraph(Protocol):
     """The ``CUgraph``, kept to be looked at."""
     executable: int
     """The ``CUgraphExec``."""
+    shared: str | None
+    """What graphs that were captured on one stream share and cannot use at once, if anything."""
 
     @abstractmethod
     def launch(self, stream: Any) -> bool | None:
@@ -589,7 +591,7 @@ class Capture(Protocol, metaclass=Group):
         graph. The current device is not one of them, because ``graphed`` knows it.
         """
 
-    def begins_capture(self, stream: Any, mode: str) -> CapturePart:
+    def begins_capture(self, stream: Any, mode: str, origin: Any) -> CapturePart:
         """Return the part that begins the capture; its ``end`` gives a CapturedGraph.
 
         For a library that takes part only in captures that it has begun, one at a time.
@@ -597,6 +599,9 @@ class Capture(Protocol, metaclass=Group):
         Args:
             stream: The library's own.
             mode: "global", "thread_local" or "relaxed".
+            origin: The library's own too, which no other graph has. A library whose graphs must not
+                end while others live that began on their stream begins here; ``stream`` then joins.
+                The same as ``stream`` if that is the graph's alone.
         """
 
     def joins_capture(self, stream: Any, mode: str) -> JoinedPart:

@@ -272,8 +272,8 @@ class Graph(Protocol, metaclass=StaticProtocol):
     """
 
     _members: ClassVar[tuple[str, ...]] = (
-        "stream", "nodes", "closed", "updated_in_place", "launch", "upload", "update", "section",
-        "keep", "to_dot", "to_svg", "close",
+        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot", "to_svg",
+        "close",
     )  # fmt: skip
 
     @property
@@ -291,21 +291,12 @@ class Graph(Protocol, metaclass=StaticProtocol):
     def closed(self) -> bool:
         """Whether it was closed, or its capture failed."""
 
-    @property
-    @abstractmethod
-    def updated_in_place(self) -> bool | None:
-        """Whether CUDA could put the last ``update`` into the same executable graph.
-
-        False: a new one was made, which takes longer. None before the first update.
-        """
-
     @abstractmethod
     def launch(self, stream: StreamLike | None = None) -> None:
         """Queue a run of all the work; never blocks.
 
-        Runs of one graph follow each other, whatever their streams. If the stream captures, whoever
-        began that, the work becomes a part of what is captured, which keeps what the work uses. It
-        then has this graph's memory: do not let the two run at once.
+        Runs of one graph follow each other, whatever their streams. A graph is no part of another
+        one: inside a capture, call the function itself.
 
         Args:
             stream: Any library's, of the same device. None: the stream of this thread's innermost
@@ -316,9 +307,8 @@ class Graph(Protocol, metaclass=StaticProtocol):
             DeviceMismatchError: The stream is of another device or context, or of the host.
             UnsupportedStreamError: The library that began the capture cannot take the stream: torch
                 refuses the per-thread default stream.
-            CaptureError: This graph is still being captured. Or the stream captures, and the graph
-                cannot be a part of another: nodes of it allocate memory, or a library gives it
-                random numbers at each launch, which torch's first launch tells.
+            CaptureError: The stream captures, whoever began that, or this graph is still being
+                captured. A capture that goes on stays valid.
         """
 
     @abstractmethod
@@ -331,26 +321,6 @@ class Graph(Protocol, metaclass=StaticProtocol):
         Raises:
             DeviceMismatchError: As in ``launch``.
             CaptureError: The stream captures, or this graph is still being captured.
-        """
-
-    @abstractmethod
-    def update(self) -> AbstractContextManager[Graph]:
-        """Capture what the block does into this graph, in place of its work, without running it.
-
-        The block captures on ``stream``, with the errors of ``streamkit.capture``. Until it ends,
-        and if it or the capture fails, the graph is what it was. Other threads may launch that on
-        another stream, by name or in a scope.
-        Runs from before keep the old work, and come first. What the old work used and kept goes
-        once its last run has ended.
-
-        CUDA updates the executable graph in place if the new work has the same nodes and edges, and
-        none of them allocates memory. A graph that torch began gets a new executable each time:
-        torch's random numbers and memory belong to the one that it has made.
-
-        Raises:
-            StreamClosedError: The graph, or the stream on which it is captured, was closed.
-            CaptureError: The graph is being captured or updated, also by another thread; or this
-                thread captures.
         """
 
     @abstractmethod

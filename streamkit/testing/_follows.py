@@ -14,7 +14,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit._cuda import devices, driver, graphs
-from streamkit._graphs.capture import capture
+from streamkit._graphs.capture import capture_on
 from streamkit._queues import registry
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
@@ -150,7 +150,7 @@ class _Trial:
         """Call it while the stream captures; return what is wrong, and its error if any."""
         problem = None
         try:
-            with capture(self._stream) as graph:
+            with capture_on(self._stream, is_private=True) as graph:
                 self._other.wait(self._stream)
                 self._run()
                 problem = self._left_over()

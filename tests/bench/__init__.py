@@ -9,6 +9,7 @@ here prints.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import importlib.metadata
 import platform
 import re
@@ -132,7 +133,7 @@ def run(
                 left_out[name] = str(error)
     progress("done", len(steps), len(steps))
     return BenchReport(
-        date=machine.today(),
+        date=f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
         device=cuda.get_device_name(libraries.device),
         driver=_read("/proc/driver/nvidia/version", r"Kernel Module.*?\s(\d+\.[\d.]+)"),
         cuda=machine.cuda_version(),
@@ -200,7 +201,7 @@ def load() -> Libraries:
         )
         raise CannotRunError(
             f"{reasons}. The bench needs torch, CuPy and Warp. Install what is missing with: "
-            f"{machine.install_lines(missing)}"
+            f"{'; '.join(map(machine.install_line, missing))}"
         )
     device = found["torch"].cuda.current_device()
     found["torch"].zeros(1, device=f"cuda:{device}")

@@ -24,12 +24,13 @@ def main() -> NoReturn:
             "Warp, and two minutes."
         ),
     )
-    parser.add_report(_run, "Write the data to this file, as JSON.")
+    parser.add(cli.Command(_run, "", cli.JSON | cli.OUTPUT))
     cli._exit(parser, sys.argv[1:])
 
 
 def _run(options: argparse.Namespace) -> int:
-    cli._need("The bench", options)
+    if not options.as_json:
+        cli._need("The bench", "rich")
     return cli._report(options, bench.run, bench.as_data, _show)
 
 

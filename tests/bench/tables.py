@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bench.end_to_end import STEPS
-from streamkit._cli import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def show_bench(report: BenchReport) -> None:
     """Print the rows with their verdicts, what else was measured, and against what."""
-    console = machine.console()
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     libraries = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     console.print(f"{report.device}, CUDA {report.cuda}; {libraries}")
     for table in (
@@ -44,9 +44,7 @@ def _numbers(name: str, *headings: str) -> Table:
 
 
 def _verdict(*, aim: bool, met: bool) -> Text:
-    return Text(
-        "aim" if met and aim else "yes" if met else "no", machine.GOOD if met else machine.BAD
-    )
+    return Text("aim" if met and aim else "yes" if met else "no", "green" if met else "bold red")
 
 
 def _speed(report: BenchReport) -> Table:

@@ -205,14 +205,6 @@ def graphed_functions_keep_their_signatures(array: CudaArray) -> None:
     sk.graphed(5)  # type: ignore[call-overload]
 
 
-def graphs_are_updated(g: CudaGraph, of_any: sk.Graph) -> None:
-    with g.update() as same:
-        assert_type(same, CudaGraph)
-    with of_any.update() as graph:
-        assert_type(graph, sk.Graph)
-    assert_type(g.updated_in_place, bool | None)
-
-
 def host_streams_wait_for_futures(
     s: HostStream, c: CudaStream[None], done: Future[int], task: asyncio.Future[None]
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,27 +17,18 @@ import torch
 from streamkit._cuda import driver
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
-from streamkit.backends._torch import capture, workspaces
+from streamkit.backends._torch import capture
 from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
 from streamkit.backends._torch.settings import settings
-from streamkit.protocols import (
-    ArrayLayout,
-    Binding,
-    Finding,
-    LibraryWork,
-    OwnDevice,
-    Queue,
-    Storage,
-    Traits,
-)
+from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
 
 # functions of the adapter too
@@ -255,28 +245,8 @@ def prepare(*, empties_cache: bool) -> None:
     if empties_cache:
         with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
             driver.call_beside_captures(torch.cuda.empty_cache)
-    if workspaces.are_shared():
-        _warn_of_shared_workspaces()
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
-        workspaces.prepare()
-
-
-@functools.cache
-def _warn_of_shared_workspaces() -> None:
-    """Warn at the first capture of the process."""
-    found = _shared_workspaces()
-    warnings.warn(f"{found.what}. {found.remedy}", RuntimeWarning, stacklevel=2)
-
-
-def _shared_workspaces() -> Finding:
-    return Finding(
-        "shared-workspaces",
-        f"StreamKit does not know how torch {torch.__version__} keeps the scratch memory of "
-        "cuBLAS, so two graphs captured on one stream share it, and results are wrong if they "
-        "run at once",
-        "Capture each graph on a stream of its own: 'with streamkit.capture() as graph:'.",
-        name,
-    )
+        torch.cuda.current_blas_handle()
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
@@ -322,15 +292,6 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
     raise messages.library_cannot_take(
         name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
     )
-
-
-# -- what is wrong with this torch, and raises nothing --------------------------------------------
-
-
-def diagnose() -> Iterator[Finding]:
-    """Read whether graphs have scratch memory of their own."""
-    if torch.version.cuda and workspaces.are_shared():
-        yield _shared_workspaces()
 
 
 # -- collective operations --------------------------------------------------------------------

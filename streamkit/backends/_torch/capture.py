@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from streamkit import errors
 from streamkit._cuda import driver, graphs
 from streamkit._support import garbage
 from streamkit._support.frames import local_variables
-from streamkit.backends._torch import random_numbers, workspaces
+from streamkit._support.messages import describe
+from streamkit.backends._torch import random_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,18 +32,26 @@ _ELSEWHERE = re.compile(
 """How CUDA words work that a capture would need from outside; and torch from 2.13 on."""
 _NOT_OF_THE_PROGRAM = "torch", "streamkit"
 
+_SHARES_SCRATCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
+"""Whether torch keeps cuBLAS's scratch memory for a stream also while that captures."""
+
 
 class Part:
-    def __init__(self, stream: Any, mode: str, bind: Callable[[Any], Binding]) -> None:
+    """It begins on ``origin``, and ``stream`` joins, as a fork does.
+
+    The end of a graph of torch 2.12 to 2.14 frees cuBLAS's scratch memory of the stream on which it
+    began, which another graph of that stream may still use.
+    """
+
+    def __init__(self, stream: Any, mode: str, origin: Any, bind: Callable[[Any], Binding]) -> None:
         self._stream = stream
+        self._origin = origin
         self._mode = mode
         self._bind = bind
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._is_open = self._is_refused = False
         device = stream.device_index
         self._numbers = random_numbers.GraphState(device) if random_numbers.ARE_SHARED else None
-        self._workspaces = workspaces.CaptureWorkspaces(int(stream.cuda_stream))
-        self._made: list[workspaces.Workspace] = []
 
     def begin(self) -> None:
         """Begin it; what torch allocates for that breaks no other capture.
@@ -52,7 +62,7 @@ class Part:
         torch.clear_autocast_cache()
         if self._numbers is not None:
             self._numbers.begin()
-        self._workspaces.begin()
+        self._go_to(self._origin)
         # torch (2.11) ends the process with a graph whose beginning has failed
         with garbage.kept_on_error(self._graph), driver.beside_captures() as guard, guard:
             try:
@@ -61,18 +71,28 @@ class Part:
                 self._is_refused = True
                 raise
         self._is_open = True
+        if self._origin is not self._stream:
+            if graphs.captured(int(self._stream.cuda_stream)) is not None:
+                raise errors.CaptureError(
+                    f"another thread has begun a capture on {describe(self._stream)} meanwhile. "
+                    "End that one first."
+                )
+            self._stream.wait_stream(self._origin)
+            self._go_to(self._stream)
 
     def end(self) -> Graph:
         """End it and return its executable graph."""
-        self._back()
+        if self._origin is not self._stream:
+            self._origin.wait_stream(self._stream)
+        self._go_to(self._origin)
         with garbage.kept_on_error(self._graph):  # the traceback could end it in a later capture
             self._graph.capture_end()
             self._is_open = False
             with driver.beside_captures() as guard, guard:
                 self._end()
-                begun = self._stream.record_event()
+                begun = self._origin.record_event()
                 self._graph.instantiate()
-        return Graph(self._graph, self._stream, self._bind, (self._numbers, self._made, begun))
+        return Graph(self._graph, self._stream, self._bind, self._numbers, begun)
 
     def abandon(self) -> None:
         """Let torch end an empty capture instead of this one.
@@ -81,10 +101,10 @@ class Part:
         later random number raises.
         """
         drop_failed_backward()
-        if self._is_refused:  # torch would refuse to end it, and the capture there is another's
+        if self._is_refused:  # torch would refuse to end it
             self._end()
             return
-        handle = int(self._stream.cuda_stream)
+        handle = int(self._origin.cuda_stream)
         if graphs.captured(handle) is not None:
             self._is_open = True  # an interrupt can come before that is noted
         graphs.discard(handle)
@@ -94,14 +114,13 @@ class Part:
             if found is not None:
                 # torch warns of a graph without any node
                 driver.ask("cuGraphAddEmptyNode", found.graph, None, 0)
-            self._back()
+            self._go_to(self._origin)
             self._graph.capture_end()
             self._is_open = False
         self._end()
         if self._graph is None:
             return
         with driver.beside_captures() as guard, guard:
-            workspaces.free(self._made)
             self._graph.reset()
             self._graph = None  # now, because the error's traceback keeps this object
             # what was allocated inside is torch's, cached where no other capture finds it
@@ -109,26 +128,29 @@ class Part:
                 torch.cuda.empty_cache()
 
     def _end(self) -> None:
-        """Give torch back its random numbers and workspaces; nothing the second time.
+        """Give torch back its random numbers; nothing the second time.
 
         What autocast has cast inside is the graph's, which eager work must not read.
         """
         torch.clear_autocast_cache()
         if self._numbers is not None:
             self._numbers.end()
-        self._made += self._workspaces.end()
 
-    def _back(self) -> None:
-        """Make the capturing stream torch's current one; the scope restores what was before."""
-        self._bind(self._stream).set_current()
+    def _go_to(self, stream: Any) -> None:
+        """Make the stream torch's current one; the scope restores what was before."""
+        self._bind(stream).set_current()
 
 
 class Graph:
-    def __init__(self, graph: Any, stream: Any, bind: Callable[[Any], Binding], own: Any) -> None:
+    shared = "cuBLAS's scratch memory in torch" if _SHARES_SCRATCH else None
+
+    def __init__(
+        self, graph: Any, stream: Any, bind: Callable[[Any], Binding], numbers: Any, begun: Any
+    ) -> None:
         self._graph: Any = graph
         self._bind = bind
         self._stream, self._way = stream, bind(stream)  # of the last launch
-        self._numbers, self._workspaces, self._begun = own
+        self._numbers, self._begun = numbers, begun
         self._is_first = True
         self.graph = int(graph.raw_cuda_graph())
         self.executable = int(graph.raw_cuda_graph_exec())
@@ -163,11 +185,10 @@ class Graph:
         """Destroy it, and give its memory back to torch; nothing the second time."""
         if self._graph is None:
             return
-        workspaces.free(self._workspaces or [])
         self._graph.reset()
         # now: torch (2.11) ends the process if a graph dies in a capture, and where no context is
         # current the end of its event makes one current
-        self._graph = self._numbers = self._workspaces = self._begun = None
+        self._graph = self._numbers = self._begun = None
 
 
 def drop_failed_backward() -> None:

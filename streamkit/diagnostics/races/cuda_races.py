@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 _GRAPHS, _FREES = object(), object()
 """What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
-NO_ORDER: set[StepKind] = {
-    "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
-    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "graph node",
-    "not followed", "unknown", "event done", "stream done", "device done",
-}  # fmt: skip
-"""The kinds of steps that order nothing, or that are read as other steps."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
 """They are in order with all that the contexts are given, before and afterwards."""
 

@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from streamkit._queues.trace import Step
+from streamkit._queues import trace
 from streamkit._streams.host_stream import HostStream
 from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Clock
+    from streamkit.protocols.watching import WatchedStep
 
 _PARTS = 32  # bits of a place that number the parts of an item
 
 
 def stamps(
-    steps: Iterable[Step], given: Mapping[int, RecordedWork], *, threads_talk: bool
+    steps: Iterable[WatchedStep], given: Mapping[int, RecordedWork], *, threads_talk: bool
 ) -> dict[int, Stamp]:
     """Return where each piece of work stands, by the order of its step.
 
@@ -53,7 +54,7 @@ def stamps(
     return reader.stamps()
 
 
-def _is_span(step: Step, given: Mapping[int, RecordedWork]) -> bool:
+def _is_span(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
     """Whether it is a scope, or a function that runs at once because its thread is inside one."""
     is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
     return step.kind == "scope" or is_function
@@ -194,7 +195,7 @@ class _Host:
 
     __slots__ = "item", "key", "talks"
 
-    def __init__(self, key: Hashable, item: _Item | None, *, talks: bool) -> None:
+    def __init__(self, key: object, item: _Item | None, *, talks: bool) -> None:
         self.key, self.item = key, item
         self.talks = talks  # whether others may tell it what they have learned
 
@@ -215,21 +216,21 @@ class _Reader:
         self._placed: dict[int, _Placed] = {}
         self._queues: dict[Hashable, _Chain] = {}
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
-        self._bodies: dict[tuple[Hashable, Any], _Item] = {}  # by who holds which stream
-        self._open: defaultdict[Hashable, list[_Item]] = defaultdict(list)  # the same, inmost last
-        self._ended: dict[Hashable, int] = {}  # by who entered them, ordered scopes
+        self._bodies: dict[tuple[object, Any], _Item] = {}  # by who holds which stream
+        self._open: defaultdict[object, list[_Item]] = defaultdict(list)  # the same, inmost last
+        self._ended: dict[object, int] = {}  # by who entered them, ordered scopes
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
-        self._learned: dict[Hashable, int] = {}  # the points that hosts have come to
+        self._learned: dict[object, int] = {}  # the points that hosts have come to
         self._told = _Points.START  # what functions may have told threads
         self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: WatchedStep) -> None:
         """Take what was given, or has begun."""
         self._end_waits(step.given_ns)
         self._read[step.kind](self, step, self._host(step))
 
-    def end(self, step: Step) -> None:
+    def end(self, step: WatchedStep) -> None:
         """Take the end of a scope, or of a function that ran inside one."""
         self._end_waits(step.end_ns)
         item, first = self._spans.pop(step.order)
@@ -266,7 +267,7 @@ class _Reader:
 
     # -- what hosts know ----------------------------------------------------------------------
 
-    def _host(self, step: Step) -> _Host:
+    def _host(self, step: WatchedStep) -> _Host:
         giver = step.giver
         if giver is None:
             return _Host(step.thread, None, talks=self._threads_talk)
@@ -297,7 +298,7 @@ class _Reader:
             _, _, host, point = heapq.heappop(self._waits)
             self._learn(host, point)
 
-    def _learn_later(self, step: Step, host: _Host, point: int) -> None:
+    def _learn_later(self, step: WatchedStep, host: _Host, point: int) -> None:
         if step.end_ns:
             heapq.heappush(self._waits, (step.end_ns, step.order, host, point))
 
@@ -326,21 +327,25 @@ class _Reader:
         place = (queue.items + 1 << _PARTS) - 1
         return self._points.add(queue.tail, reached=(queue.chain, place))
 
-    def _inside(self, step: Step, host: _Host) -> _Item:
+    def _inside(self, step: WatchedStep, host: _Host) -> _Item:
         """Return the item of the step's stream that its host runs."""
         body = self._bodies.get((host.key, step.stream))
         if body is not None:
             return body
-        if isinstance(host.key, Step) and host.key.stream is step.stream and host.item is not None:
+        if (
+            isinstance(host.key, trace.Step)
+            and host.key.stream is step.stream
+            and host.item is not None
+        ):
             return host.item
         return self._enter(step, host)  # the scope was entered before the block
 
-    def _inside_point(self, step: Step, host: _Host) -> int:
+    def _inside_point(self, step: WatchedStep, host: _Host) -> int:
         """Return the present point of a stream that the host holds."""
         item = self._inside(step, host)
         return self._points.add(self._here(host), item.begin, reached=item.part)
 
-    def _enter(self, step: Step, host: _Host) -> _Item:
+    def _enter(self, step: WatchedStep, host: _Host) -> _Item:
         """Let a host wait for a queue and hold it."""
         queue = self._queue(step.stream)
         if step.kind != "scope":
@@ -379,7 +384,7 @@ class _Reader:
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _function(self, step: Step, host: _Host) -> None:
+    def _function(self, step: WatchedStep, host: _Host) -> None:
         if self._given[step.order].is_future:
             self._wait_for_future(step, host)
         elif not step.is_inline:
@@ -394,7 +399,7 @@ class _Reader:
             if self._threads_talk:  # this thread knows that it ran
                 self._learn(host, self._points.add(before, reached=place))
 
-    def _then(self, step: Step, host: _Host) -> None:
+    def _then(self, step: WatchedStep, host: _Host) -> None:
         here, queue = self._here(host), self._queue((step.stream, "then"))
         if step.is_inline:
             after = self._inside_point(step, host)
@@ -402,7 +407,7 @@ class _Reader:
             after = self._end_of(self._queue(step.stream))
         self._run_later(step, self._give(queue, here, after))
 
-    def _run_later(self, step: Step, item: _Item) -> None:
+    def _run_later(self, step: WatchedStep, item: _Item) -> None:
         self._functions[step.order] = item
         if self._threads_talk and (step.kind == "then" or not self._given[step.order].is_known):
             ended = self._points.add(item.begin, reached=item.whole)
@@ -416,17 +421,17 @@ class _Reader:
         else:
             self._placed[order] = _Placed(*item.whole, item.begin)
 
-    def _scope(self, step: Step, host: _Host) -> None:
+    def _scope(self, step: WatchedStep, host: _Host) -> None:
         item = self._enter(step, host)
         self._spans[step.order] = item, None
         self._place(step.order, item)
 
-    def _operator(self, step: Step, host: _Host) -> None:
+    def _operator(self, step: WatchedStep, host: _Host) -> None:
         item = self._inside(step, host)
         before = self._points.add(self._here(host), item.begin)
         self._placed[step.order] = _Placed(*item.next_part(), before)
 
-    def _record(self, step: Step, host: _Host) -> None:
+    def _record(self, step: WatchedStep, host: _Host) -> None:
         if step.is_inline:
             point = self._inside_point(step, host)
         else:
@@ -435,34 +440,34 @@ class _Reader:
             point = self._end_of(queue)
         self._marks[id(step.mark)] = point
 
-    def _wait(self, step: Step, host: _Host) -> None:
+    def _wait(self, step: WatchedStep, host: _Host) -> None:
         self._wait_for(step, host, self._marks.get(id(step.mark), _Points.START))
 
-    def _wait_for_future(self, step: Step, host: _Host) -> None:
+    def _wait_for_future(self, step: WatchedStep, host: _Host) -> None:
         told = step.mark
-        if isinstance(told, Step):
+        if isinstance(told, trace.Step):
             self._wait_for(step, host, self._end_of_then(told))
         elif self._threads_talk:
             self._wait_for(step, host, _Points.NEVER)
 
-    def _wait_for(self, step: Step, host: _Host, point: int) -> None:
+    def _wait_for(self, step: WatchedStep, host: _Host, point: int) -> None:
         if step.is_inline:
             self._learn(host, point)
         else:
             self._put(self._queue(step.stream), self._here(host), point)
 
-    def _synchronisation(self, step: Step, host: _Host) -> None:
+    def _synchronisation(self, step: WatchedStep, host: _Host) -> None:
         is_entry = step.name == "with"  # which the scope tells
         if not (is_entry or step.has_failed):  # else it has waited for nothing
             self._learn_later(step, host, self._reached(step, host))
 
-    def _query(self, step: Step, host: _Host) -> None:
+    def _query(self, step: WatchedStep, host: _Host) -> None:
         self._learn(host, self._reached(step, host))
 
-    def _reached(self, step: Step, host: _Host) -> int:
+    def _reached(self, step: WatchedStep, host: _Host) -> int:
         """Return the point for which the host waited, or which it saw to be reached."""
         mark = step.mark
-        if isinstance(mark, Step):
+        if isinstance(mark, trace.Step):
             return self._end_of_then(mark)
         if mark is not None:
             return self._marks.get(id(mark), _Points.START)
@@ -475,7 +480,7 @@ class _Reader:
             self._put(queue, self._here(host))
         return self._end_of(queue)
 
-    def _end_of_then(self, step: Step) -> int:
+    def _end_of_then(self, step: WatchedStep) -> int:
         item = self._functions.get(step.order)
         return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
 

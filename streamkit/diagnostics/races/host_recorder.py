@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import open_scopes, registry, trace
-from streamkit._queues.trace import Step
 from streamkit._streams.host_stream import HostStream
 from streamkit.diagnostics.races import calls
 from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols import ArrayUse
+    from streamkit.protocols.watching import WatchedStep
 
 
 class RecordedWork(NamedTuple):
     """A piece of work, as it was given."""
 
-    step: Step
+    step: WatchedStep
     place: Place | None
     accesses: tuple[Access, ...]
     is_known: bool
@@ -53,16 +53,18 @@ class RaceRecorder(HostRecorder):
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
-        self._names: dict[int, dict[int, str]] = {}  # of arrays, by the orders of steps
+        # what functions are when operators have told of them, by the orders of their steps
+        self._if_told: dict[int, RecordedWork] = {}
+        self._names: dict[int, dict[int, str]] = {}  # of arrays, by the same
         # what the code of a line calls its arrays, by their ids, and its streams
         self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
         self._lines = {}
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
         self._around = (self._watched,)  # one for all steps
-        self._plain: set[int] = set()  # the scopes whose code names no arrays that are not watched
+        self._plain: set[int] = set()  # the scopes whose code names no arrays but watched ones
         self.seen: set[int] = set()
-        """Those of them, by their orders, in which operators ran: they tell all that was done."""
+        """Those of them, by their orders, in which operators ran: what those tell counts."""
         self.open_before: list[HostStream] = []
         """The streams of the scopes that this thread had entered before it began."""
 
@@ -73,17 +75,17 @@ class RaceRecorder(HostRecorder):
         super().start()
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[WatchedStep]:
         """All steps, in the order in which they were given."""
         return sorted(self._steps, key=lambda step: step.order)
 
-    def times(self, step: Step) -> tuple[int, int]:
+    def times(self, step: WatchedStep) -> tuple[int, int]:
         """Return when a step ran, in nanoseconds since the start; twice 0 if it did not."""
         if not step.end_ns:
             return 0, 0
         return step.start_ns - self._began_ns, step.end_ns - self._began_ns
 
-    def take(self, step: Step) -> None:
+    def take(self, step: WatchedStep) -> None:
         """Note a step and what it uses, in the thread that gives it."""
         super().take(step)
         if step.kind in ("function", "then", "scope"):
@@ -91,7 +93,7 @@ class RaceRecorder(HostRecorder):
             if not self.given[step.order].is_future:
                 step.around += self._around
 
-    def _read(self, step: Step) -> RecordedWork:
+    def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams = self._streams_among(variables)
@@ -99,20 +101,34 @@ class RaceRecorder(HostRecorder):
             is_future = step.kind == "function"
             if frame is not None and not is_future and self._is_plain(frame):
                 self._plain.add(step.order)
-            return RecordedWork(step, place, (), isinstance(step.mark, Step), is_future, streams)
-        found: tuple[Access, ...] = ()
+            return RecordedWork(
+                step, place, (), isinstance(step.mark, trace.Step), is_future, streams
+            )
+        work = RecordedWork(step, place, (), is_known=False, is_future=False, streams=streams)
         try:
             self._thread.is_reading = True
-            uses, is_known = calls.uses(step.call, self._is_watched)
-            names = self._memories.names_of((*variables, *self._arrays.items()))
-            found = self._accesses(uses, names)
-            if is_known and not uses:  # its operators tell, in a thread without these names
-                self._names[step.order] = names
+            return self._with_uses(
+                work, self._memories.names_of((*variables, *self._arrays.items()))
+            )
         except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
-            is_known = False
+            return work
         finally:
             self._thread.is_reading = False
-        return RecordedWork(step, place, found, is_known, is_future=False, streams=streams)
+
+    def _with_uses(self, work: RecordedWork, names: dict[int, str]) -> RecordedWork:
+        """Return a function with what it uses, as far as that is known before it runs."""
+        step = work.step
+        uses, is_known = calls.uses(step.call)
+        work = work._replace(accesses=self._accesses(uses, names), is_known=is_known)
+        if not is_known:
+            others = [use for use in uses if not self._is_watched(use.array)]
+            is_operator = calls.is_operator(step.call)
+            self._if_told[step.order] = work._replace(
+                accesses=self._accesses(others, names), is_known=is_operator
+            )
+            if is_operator:  # which runs in a thread without these names
+                self._names[step.order] = names
+        return work
 
     def _accesses(self, uses: Iterable[ArrayUse], names: Mapping[int, str]) -> tuple[Access, ...]:
         with self._lock:
@@ -125,9 +141,9 @@ class RaceRecorder(HostRecorder):
         return self._streams.setdefault(tuple(found.items()), found)
 
     def _is_plain(self, frame: FrameType) -> bool:
-        """Whether the code of a frame surely has no arrays but those that are watched."""
+        """Whether the code of a frame names no arrays but those that are watched."""
         with contextlib.suppress(Exception):  # of somebody's object, as above
-            return calls.names_no_others(frame, places.named_by(frame), self._is_watched)
+            return calls.names_no_others(places.named_by(frame), self._is_watched)
         return False
 
     def _is_watched(self, value: object) -> bool:
@@ -136,7 +152,7 @@ class RaceRecorder(HostRecorder):
     # -- operators ----------------------------------------------------------------------------
 
     @contextmanager
-    def _watched(self, step: Step) -> Generator[None]:
+    def _watched(self, step: WatchedStep) -> Generator[None]:
         """Let the libraries tell the operators of a step, once if it runs inside of another."""
         thread = self._thread
         watches: list[AbstractContextManager[object]] = []
@@ -164,7 +180,7 @@ class RaceRecorder(HostRecorder):
         outer, depth, caller = thread.running[-1]
         inside = (one.stream for one in reversed(open_scopes.stack.scopes[depth:]))
         stream = next((one for one in inside if isinstance(one, HostStream)), outer.stream)
-        step = Step(stream, "operator", name, None)
+        step = trace.Step(stream, "operator", name, None)
         step.module, step.is_inline = library, True
         step.start_ns = step.end_ns = step.given_ns
         frame = places.users_frame(within=caller)
@@ -188,6 +204,9 @@ class RaceRecorder(HostRecorder):
             is_known = False
         if outer.order in self._plain:
             self.seen.add(outer.order)
+        told = self._if_told.pop(outer.order, None)
+        if told is not None:
+            self.given[outer.order] = told
         self.given[step.order] = RecordedWork(
             step, place, found, is_known, is_future=False, streams=streams
         )
@@ -197,7 +216,7 @@ class RaceRecorder(HostRecorder):
 class _Running(NamedTuple):
     """What a thread runs."""
 
-    step: Step
+    step: WatchedStep
     depth: int
     """How many scopes were open when it began."""
     caller: CodeType | None

@@ -17,14 +17,14 @@ from streamkit.diagnostics.recording.operations import LAST, Given, Operation, g
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from streamkit._queues.trace import Step
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RaceRecorder
     from streamkit.diagnostics.races.report import Race
     from streamkit.diagnostics.races.search import Pair
     from streamkit.diagnostics.recording.operations import AuditedQueue, Kind, Operations
+    from streamkit.protocols.watching import WatchedStep
 
-    QueueOf = Callable[[Step], AuditedQueue | None]
+    QueueOf = Callable[[WatchedStep], AuditedQueue | None]
 
 _SHOWN: dict[str, Kind] = {**SHOWN, "then": "function"}
 

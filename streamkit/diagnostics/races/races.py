@@ -27,12 +27,12 @@ from streamkit.diagnostics.recording.operations import AuditedQueue, Operations
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 
-    from streamkit._queues.trace import Step
     from streamkit._streams.host_stream import HostStream
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.search import Pair
+    from streamkit.protocols.watching import WatchedStep
 
 
 @block("streamkit.races() as report")
@@ -47,14 +47,15 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 
     On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
     functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
-    on a GPU. Of NumPy it sees the arrays among the arguments of such functions. It knows what
-    NumPy's own functions do with them, and ``streamkit.testing.accesses`` declares what other
-    functions do. A function without such a declaration may do anything with its arrays, and with
-    those that it brings along, so its races count as possible. What the body of a scope does with
-    NumPy cannot be seen. So two bodies that nothing orders are a possible race, once for each pair
-    of lines, unless operators ran in one of them and its code names no other arrays. ``races`` does
-    not see what code outside of all streams does, nor an order that functions make among
-    themselves, with locks say, if the one that waits was given first.
+    on a GPU. It knows what NumPy's own functions and torch's compiled ones do if they are given
+    directly, and ``streamkit.testing.accesses`` declares what other functions do. Any other
+    function is not looked at beyond its operators, which the coverage says. It may do anything with
+    the arrays among its arguments, so its races count as possible, as do those of its operators
+    with what comes later, because it may have told another thread that it ran. What the body of a
+    scope does with NumPy cannot be seen. So two bodies that nothing orders are a possible race,
+    once for each pair of lines, unless operators ran in one of them and its code names no arrays of
+    NumPy. ``races`` does not see what code outside of all streams does, nor an order that functions
+    make among themselves, with locks say, if the one that waits was given first.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, the report holds what was given by then. Blocks nest, with each other and with audits.
@@ -152,7 +153,7 @@ def _work(given: RecordedWork) -> search.Work:
     return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
 
 
-def _is_part(step: Step, given: Mapping[int, RecordedWork]) -> bool:
+def _is_part(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
     """Whether it is an operator, and a part of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
     return step.kind == "operator" and giver is not None and giver.is_known
@@ -203,7 +204,7 @@ class _Describer:
         lines = self._given[pair.first].place, self._given[pair.second].place
         return lines, pair.one.allocation or pair.one.array
 
-    def queue(self, step: Step) -> AuditedQueue | None:
+    def queue(self, step: WatchedStep) -> AuditedQueue | None:
         """Return what the report calls the queue of a step."""
         if step.stream is None:
             return None
@@ -240,7 +241,7 @@ class _Describer:
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
 
 
-def _gives(one: Step, other: Step) -> bool:
+def _gives(one: WatchedStep, other: WatchedStep) -> bool:
     """Whether a function gives another piece of work while it runs."""
     giver = other.giver
     while giver is not None and giver is not one:

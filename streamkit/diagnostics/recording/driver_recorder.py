@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.steps import CudaStep
-    from streamkit.protocols.queues import QueueRecord
+    from streamkit.protocols.watching import WatchedQueue
 
     Met = tuple[int, "KnownQueue"]
     """How many facts there were when a queue was met, and what it is."""
@@ -85,7 +85,7 @@ class DriverRecording:
     def count(self) -> int:
         return len(self._all) - self._begin
 
-    def _meet(self, queue: QueueRecord) -> None:
+    def _meet(self, queue: WatchedQueue) -> None:
         if not queue.is_default and queue.id is not None:  # the others are looked up at the end
             self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
 
@@ -143,7 +143,7 @@ class DriverQueues:
         """Return what a report calls a queue."""
         return self.of(queue).name
 
-    def of_record(self, queue: QueueRecord) -> AuditedQueue:
+    def of_record(self, queue: WatchedQueue) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
         ended, thread = len(self._ends.get(queue.handle, ())), here.thread
         found = queue_with(queue.handle, queue.context, thread, ended)
@@ -183,7 +183,7 @@ class DriverQueues:
         return KnownQueue(name, is_blocking, own)
 
 
-def _known(queue: QueueRecord) -> KnownQueue:
+def _known(queue: WatchedQueue) -> KnownQueue:
     is_blocking = None if queue.nonblocking is None else not queue.nonblocking
     return KnownQueue(audited(queue), is_blocking, queue.context)
 
@@ -276,14 +276,14 @@ def default_queue(
     return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
 
 
-def audited(queue: QueueRecord, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
+def audited(queue: WatchedQueue, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
     """Return what a report calls any other queue; its key tells one that has no id yet."""
     if queue.id is None and key == (0, 0):
         key = queue.context, queue.handle
     return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
 
 
-def name_of(queue: QueueRecord) -> str:
+def name_of(queue: WatchedQueue) -> str:
     """Return what a report calls a queue."""
     if queue.name:
         return queue.name

@@ -18,8 +18,8 @@ from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Oper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit._queues.trace import Step
     from streamkit.diagnostics.recording.operations import Kind, When
+    from streamkit.protocols.watching import WatchedStep
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 SHOWN: dict[str, Kind] = {
@@ -38,7 +38,7 @@ class HostRecorder:
     def __init__(self, calls: Callable[[], int] = int) -> None:
         """Take what counts the calls of the driver so far."""
         self._lock = new_lock()
-        self._steps: list[Step] = []
+        self._steps: list[WatchedStep] = []
         self._calls = calls
         self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
         self._began_ns = 0
@@ -53,7 +53,7 @@ class HostRecorder:
         """End; what was given so far may still have to run."""
         trace.listeners.remove(self._listener)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: WatchedStep) -> None:
         """Note a step, in the thread that gives it."""
         calls = self._calls()
         if not self._calls_before or calls != self._calls_before[-1][1]:
@@ -61,7 +61,7 @@ class HostRecorder:
                 insort(self._calls_before, (step.order, calls))
         self._steps.append(step)
 
-    def when(self, step: Step) -> When:
+    def when(self, step: WatchedStep) -> When:
         """Return when a step was given."""
         before = bisect_right(self._calls_before, (step.order, math.inf))
         return self._calls_before[before - 1][1], step.order
@@ -124,7 +124,7 @@ class HostRecorder:
 
 
 def operation_of(
-    step: Step,
+    step: WatchedStep,
     kind: Kind,
     queue: AuditedQueue | None,
     after: AuditedQueue | None,
@@ -150,7 +150,7 @@ def host_queue(stream: HostStream) -> AuditedQueue:
     return AuditedQueue("cpu", stream.name or f"host stream id={stream.id}", stream.id)
 
 
-def library_of(step: Step) -> str | None:
+def library_of(step: WatchedStep) -> str | None:
     """Return whose function it is, where its module tells; None for any other module."""
     root = step.module.partition(".")[0]
     return root if root in _ROOTS else None

@@ -19,9 +19,9 @@ from streamkit._queues import (  # their lists and limits
     dispatcher,
     lifetime,  # its events wait to be used again
     points,
-    then,
     waits,
 )
+from streamkit._streams import host_queue  # who is busy now
 from support.emulated.state_snapshot import drop_spare_events
 from support.emulated.waits import Told, is_idle, wait_for, warm_up
 from support.gpu.raw import check, destroy_stream, driver, make_stream
@@ -132,7 +132,7 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
     with pytest.raises(sk.DriverError, match="UNKNOWN") as caught:
         WAYS[way](stream)
     del caught
-    assert eventually(lambda: not then._pending)  # those before it have just run
+    assert eventually(lambda: not host_queue._working)  # those before it have just run
     assert events_alive() == before
     gate.open()
     WAYS[way](stream)
@@ -210,7 +210,7 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
         patch.setattr(events, "record", begin_and_record)
         with pytest.raises(sk.CaptureError):
             WAYS[way](stream)
-    assert eventually(lambda: not then._pending)  # those before it have just run
+    assert eventually(lambda: not host_queue._working)  # those before it have just run
     assert int(check(driver.cuStreamIsCapturing(stream.handle))) == ACTIVE
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     gate.open()
@@ -236,6 +236,16 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
     opener = threading.Timer(0.02, gate.open)
     opener.start()
     stream.sync()
+
+
+def test_a_function_of_which_the_dispatcher_cannot_learn_holds_up_no_other(monkeypatch):
+    stream, seen = sk.new_stream(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher, "watch", lambda *arguments: False)
+        with pytest.raises(RuntimeError, match="cannot start the thread"):
+            stream.then(seen.append, 1)
+    assert stream.then(int).result(LONG) == 0
+    assert seen == []
 
 
 def test_a_destructor_in_the_dispatchers_thread_may_sync_and_use_then(held, gate, monkeypatch):

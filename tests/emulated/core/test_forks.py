@@ -168,9 +168,6 @@ def graphs(cell):
     with sk.capture(stream) as graph:
         fill(cell, stream)
     graph.launch(stream)
-    with graph.update():
-        fill(cell, sk.current_stream())
-    graph.launch(stream)
     stream.sync()
     graph.close()
     function = sk.graphed(lambda: fill(cell, sk.current_stream()))

@@ -455,23 +455,22 @@ def test_a_slow_function_delays_neither_the_queue_nor_other_streams_functions():
     assert after.result(LONG) == 0
 
 
-def test_at_most_four_threads_run_functions():
-    running, release = [], threading.Event()
+def test_each_stream_has_a_thread_for_its_functions_which_ends_when_idle():
+    streams, all_run = [sk.new_stream() for _ in range(12)], threading.Barrier(12)
 
     def work():
-        running.append(threading.current_thread().name)
-        release.wait(LONG)
+        all_run.wait(LONG)
+        return threading.current_thread()
 
-    futures = [sk.new_stream().then(work) for _ in range(12)]
-    assert eventually(lambda: len(running) == 4)
-    release.set()
-    for future in futures:
-        future.result(LONG)
-    assert len(set(running)) == 4
-    assert all(name.startswith("streamkit-then") for name in running)
+    futures = [stream.then(work) for stream in streams]
+    threads = {future.result(LONG) for future in futures}
+    assert len(threads) == 12
+    assert all(thread.name.startswith("streamkit-then") for thread in threads)
+    assert eventually(lambda: not any(thread.is_alive() for thread in threads))
+    assert streams[0].then(int).result(LONG) == 0
 
 
-def test_functions_that_wait_for_others_leave_their_threads_to_these():
+def test_functions_may_wait_for_those_of_other_streams():
     all_wait, others = threading.Barrier(4), [sk.new_stream() for _ in range(4)]
 
     def ask(number):
@@ -480,6 +479,21 @@ def test_functions_that_wait_for_others_leave_their_threads_to_these():
 
     futures = [sk.new_stream().then(ask, number) for number in range(4)]
     assert [future.result(LONG) for future in futures] == list(range(4))
+
+
+def test_functions_that_wait_for_one_another_are_refused(held, gate):
+    one, two, both, futures = held(), held(), threading.Barrier(2), {}
+
+    def ask(name):
+        both.wait(LONG)
+        return futures[name].result()
+
+    futures["one"] = one.then(ask, "two")
+    futures["two"] = two.then(ask, "one")
+    gate.open()
+    for future in futures.values():
+        with pytest.raises(sk.ScopeError, match="'then' of a CUDA stream"):
+            within(future.result)
 
 
 # a second: threads that only compute hold the GIL as long as Python lets them, as is wanted
@@ -571,7 +585,7 @@ def test_a_function_may_call_cuda_with_the_streams_device_current(device):
 
 
 def test_a_function_has_the_streams_device_current_whatever_the_one_before_has_left(held, gate):
-    """Functions that can run one after the other run in one turn of a thread."""
+    """They run one after the other, in one thread."""
     stream = held(0)
     other, seen = sk.new_stream(1).context, []
 
@@ -604,18 +618,14 @@ def test_then_of_a_stream_in_another_context():
     context = check(driver.cuCtxCreate(*arguments))
     raw = make_stream()
     check(driver.cuCtxPopCurrent())
-    stream, host = sk.from_handle(raw), sk.new_stream("cpu")
+    stream = sk.from_handle(raw)
 
     def where():
-        return threading.get_ident(), int(check(driver.cuCtxGetCurrent()))
-
-    def has_left():
-        here, current = host.then(where).result(LONG)
-        return here == thread and current != int(context)
+        return threading.current_thread(), int(check(driver.cuCtxGetCurrent()))
 
     thread, current = stream.then(where).result(LONG)
     assert current == int(context)
-    assert eventually(has_left), "its thread has kept the context, which ends below"
+    assert eventually(lambda: not thread.is_alive()), "it has the context, which ends below"
     asyncio.run(wait_for(stream))
     destroy_stream(raw)
     del stream

@@ -83,6 +83,20 @@ def test_the_process_ends_when_functions_whose_work_has_run_have_been_called():
     assert (done.stdout, done.stderr, done.returncode) == ("end\ncalled\n", "", 0)
 
 
+def test_the_end_waits_for_the_gpu_a_second_for_all_streams_together():
+    done = run("""
+        import atexit, time
+        atexit.register(lambda: print(time.monotonic() - end))
+        streams = [hold() for _ in range(8)]
+        for stream in streams:
+            stream.then(print, "never")
+        gate._watchdog.cancel()
+        end = time.monotonic()
+    """)
+    assert 1 <= float(done.stdout) < 4, done.stderr
+    assert done.stderr.count("print, submitted in") == 8
+
+
 def test_the_error_of_a_dropped_future_is_reported_with_its_place():
     done = run("""
         sk.new_stream().then(int, "x")

@@ -182,27 +182,6 @@ def test_what_cannot_be_understood_is_counted():
     check(driver.cuMemFree(word))
 
 
-def test_an_update_has_its_own_races_and_sections(array):
-    x = array()
-    with forked() as (g, main, side):
-        with g.section("old"):
-            fill(main, address(x), 4)
-        fill(side, address(x), 4)
-    side = sk.new_stream(nonblocking=True)
-    with g.update():
-        fill(g.stream, address(x), 4)
-    assert g.races().races == ()
-    with g.update():
-        side.wait(g.stream)
-        fill(g.stream, address(x), 4)
-        fill(side, address(x), 4)
-        g.stream.wait(side)
-    assert g.races().races[0].first.section is None
-    g.close()
-    with pytest.raises(sk.StreamClosedError):
-        g.races()
-
-
 def test_the_page_has_the_picture_with_the_missing_edge(array, tmp_path):
     x = array()
     with forked() as (g, main, side):

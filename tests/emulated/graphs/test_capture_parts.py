@@ -31,6 +31,8 @@ def step(what):
 
 
 class Graph:
+    shared = None
+
     def __init__(self, graph, executable):
         self.graph, self.executable = int(graph), int(executable)
 
@@ -100,8 +102,12 @@ BEGINS = (
     TAKES_PART
     + """
 
-def begins_capture(stream, mode):
+def begins_capture(stream, mode, origin):
+    origins.append((stream.number, origin.number))
     return Part(stream, mode, True)
+
+
+origins = []
 """
 )
 JOINS = (
@@ -187,28 +193,144 @@ assert "onelib and twolib can take part in one at a time" in refused[0], refused
     )
 
 
-def test_a_graph_that_a_library_began_gets_a_new_executable(program):  # noqa: F811
-    """Its random numbers and memory are of the executable that it has made."""
+def test_a_library_may_begin_on_a_stream_that_no_other_living_graph_has(program):  # noqa: F811
     program(
         START
         + """
-g = work()
+first, second = work(), work()
+with sk.capture(mode="relaxed") as third:
+    third.stream.record(event, external=True)
+origins = streamkit_onelib.origins
+(one, own), (two, other), (three, same) = origins
+assert one == two == stream.handle
+assert three == same == third.stream.handle
+assert len({stream.handle, own, other, third.stream.handle}) == 4, origins
+del first, second, third
+for _ in range(3):
+    work()
+assert {origin for _, origin in origins[3:]} <= {own, other, same}, origins
+""",
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+HOLDS = """
+import ctypes
+driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+host = int(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP)[1])
+word = ctypes.c_uint32.from_address(host)
+address = driver.cuMemHostGetDevicePointer(host, 0)[1]
+"""
+
+
+@pytest.mark.parametrize("ends", ["g.close()", "del g"])
+def test_a_private_stream_serves_one_graph_until_its_last_run_has_ended(program, ends):  # noqa: F811
+    """The library keeps memory for the stream, which that run uses."""
+    program(
+        START
+        + HOLDS
+        + """
+def private():
+    with sk.capture(mode="relaxed") as g:
+        g.stream.record(event, external=True)
+    return g
+
+g = private()
+used = g.stream.handle
+driver.cuStreamWaitValue32(stream.handle, address, 1, 0)
 g.launch(stream)
+ENDS
+g = None
+held = [private() for _ in range(3)]
+assert used not in [graph.stream.handle for graph in held]
+word.value = 1
 stream.sync()
-ORDER.clear()
-with g.update():
-    stream.record(event, external=True)
-assert g.updated_in_place is False
-assert ORDER == [
-    "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
-    "onelib begin", "twolib begin inside", "twolib end inside", "onelib end inside",
-    "twolib unpool", "onelib unpool", "onelib close",
-], ORDER
-ORDER.clear()
-g.launch(stream)
-stream.sync()
-g.close()
-assert ORDER == ["onelib launch", "onelib close"], ORDER
+sk.new_stream()  # looks at what was given up
+driver.cuCtxSynchronize()  # a stream that is busy for a moment is not used again yet
+held.append(private())
+assert held[-1].stream.handle == used
+held.clear()
+
+def many():
+    for _ in range(20):
+        driver.cuCtxSynchronize()
+        yield private().stream.handle
+
+known = {*many()}
+assert {*many()} <= known, known  # there are as many as graphs that lived at once
+""".replace("ENDS", ends),
+        onelib=BEGINS,
+        twolib=JOINS,
+    )
+
+
+SHARES = """
+
+Graph.shared = "toylib's scratch memory"
+"""
+
+
+def test_a_second_living_graph_of_one_stream_warns_if_its_library_shares(program):  # noqa: F811
+    program(
+        START
+        + """
+import sys, warnings
+
+def told(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return found
+
+graphs = []
+
+def keep():
+    graphs.append(work())
+
+def loop():
+    for _ in range(3):
+        with sk.capture(stream, mode="relaxed") as g:
+            stream.record(event, external=True)
+
+def private():
+    with sk.capture(mode="relaxed") as g:
+        g.stream.record(event, external=True)
+    graphs.append(g)
+
+assert told(loop) == []  # each replaces the one before
+assert told(keep) == []
+(warning,) = told(keep)
+assert warning.category is RuntimeWarning
+assert warning.filename == work.__code__.co_filename, warning.filename
+said = str(warning.message)
+assert "share onelib's scratch memory" in said, said
+assert "streamkit.capture()" in said, said
+assert told(private) == told(private) == []
+graphs[0].close()
+assert len(told(keep)) == 1  # beside the second
+graphs.clear()
+assert told(keep) == []
+
+# a warning that is an error leaves both graphs whole
+warnings.simplefilter("error")
+error_of(RuntimeWarning, keep)
+graphs[0].launch(stream)
+graphs.clear()
+keep()
+""",
+        onelib=BEGINS + SHARES,
+        twolib=JOINS,
+    )
+
+
+def test_graphs_of_one_stream_that_share_nothing_warn_of_nothing(program):  # noqa: F811
+    program(
+        START
+        + """
+import warnings
+warnings.simplefilter("error")
+graphs = [work(), work()]
 """,
         onelib=BEGINS,
         twolib=JOINS,

@@ -14,7 +14,6 @@ import pytest
 
 import streamkit as sk
 from streamkit._graphs import graphed as graphed_module  # what it copies into is watched
-from streamkit._queues import active_captures  # a function of a test looks at them
 from support.emulated.captures import nothing_left  # noqa: F401 - a fixture
 from support.emulated.graphed import address, copies, copy, read
 from support.emulated.operations import foreign
@@ -322,28 +321,6 @@ def test_an_object_that_dies_while_the_lock_is_held_is_forgotten_by_the_next_cal
         assert method.graphs == 2
     other.step()
     assert method.graphs == 1
-
-
-def test_an_object_that_dies_while_its_graph_is_out_for_an_update_is_forgotten(array):
-    models = [Model(array, 1)]
-    kept = vars(models[0]).copy()  # its arrays: numba frees no memory in a capture
-
-    @sk.graphed(max_graphs=1)
-    def function(to, model, *_):
-        copy(to, model.source)
-        if active_captures.one_goes_on_here() and model not in models:
-            models.clear()
-            raise LookupError("its own")
-
-    to, other = array(), Model(array, 2)
-    for _ in range(2):
-        function(to, models[0])
-    function(to, other)
-    with pytest.raises(LookupError, match="its own"):
-        function(to, other)  # its capture has failed, so that the old graph has come back
-    assert (models, function.graphs, len(kept)) == ([], 1, 3)
-    function(to, other, "the next call")
-    assert function.graphs == 0
 
 
 def test_a_function_that_goes_while_objects_live_is_no_harm(array):

@@ -187,10 +187,59 @@ def test_a_steady_stream_that_captures_is_left_whole(captured):
     stream = sk.new_stream(nonblocking=True)
     g.launch(stream)
     check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
-    g.launch(stream)
+    with pytest.raises(sk.CaptureError, match="Call the function itself"):
+        g.launch(stream)
     assert capturing(stream.handle) == 1
     end_of_a_capture(stream.handle)
     g.launch(stream)
+
+
+def by_name(g, stream):
+    g.launch(stream)
+
+
+def in_its_scope(g, stream):
+    with sk.use(stream):
+        g.launch()
+
+
+@pytest.mark.parametrize("launch", [by_name, in_its_scope], ids=lambda launch: launch.__name__)
+@pytest.mark.parametrize("whose", ["of StreamKit", "of others", "of the same stream"])
+def test_a_launch_inside_another_capture_is_refused_and_that_one_stays_valid(
+    captured, cells, launch, whose
+):
+    g, cell, _ = captured
+    other = cells(1)
+    stream = g.stream if whose == "of the same stream" else sk.new_stream(nonblocking=True)
+    if whose == "of others":
+        check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
+        with pytest.raises(sk.CaptureError, match="Call the function itself"):
+            launch(g, stream)
+        assert capturing(stream.handle) == 1
+        end_of_a_capture(stream.handle)
+    else:
+        with sk.capture(stream) as outer:
+            with pytest.raises(sk.CaptureError, match="Call the function itself"):
+                launch(g, stream)
+            fill(other, 3, stream.handle)
+        assert outer.nodes == 1
+        outer.launch(stream)
+    g.launch(stream)
+    stream.sync()
+    assert (cell.read(), other.read()) == (2, 1 if whose == "of others" else 3)
+
+
+def test_a_launch_without_a_stream_is_refused_inside_a_capture(captured, cells):
+    g, cell, _ = captured
+    other = cells(1)
+    with sk.capture() as outer:
+        with pytest.raises(sk.CaptureError, match="Call the function itself"):
+            g.launch()
+        fill(other, 3, outer.stream.handle)
+    assert outer.nodes == 1
+    outer.launch()
+    outer.stream.sync()
+    assert (cell.read(), other.read()) == (1, 3)
 
 
 # -- what a graph holds outlives its launches -------------------------------------------------
@@ -426,11 +475,6 @@ def of_close(g, cell):
     sk.new_stream()
 
 
-def of_update(g, cell):
-    with g.update():
-        fill(cell, 3, g.stream.handle)
-
-
 def of_launch(g, cell):
     g.launch(sk.new_stream(nonblocking=True))
 
@@ -439,7 +483,7 @@ def of_upload(g, cell):
     g.upload()
 
 
-@pytest.mark.parametrize("use", [of_close, of_update, of_launch, of_upload])
+@pytest.mark.parametrize("use", [of_close, of_launch, of_upload])
 def test_what_uses_the_executable_waits_for_another_threads_launch(captured, during, use):
     g, cell, _ = captured
     inside, may_go = threading.Event(), threading.Event()
@@ -461,7 +505,7 @@ def test_what_uses_the_executable_waits_for_another_threads_launch(captured, dur
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("use", [of_update, of_launch, of_upload])
+@pytest.mark.parametrize("use", [of_launch, of_upload])
 def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
     captured, during, use
 ):
@@ -475,7 +519,7 @@ def test_what_uses_the_executable_inside_a_launch_of_its_thread_does_not_wait(
     assert done == [None]
 
 
-@pytest.mark.parametrize("use", [of_update, of_launch, of_upload])
+@pytest.mark.parametrize("use", [of_launch, of_upload])
 def test_one_inside_a_launch_does_not_wait_for_a_thread_that_waits_for_that_launch(
     captured, during, use
 ):

@@ -219,7 +219,6 @@ struct node {
     struct action action;
     CUfunction function; /* of a kernel's node, with what it was given */
     void **parameters;
-    struct graph *child; /* of a node that is a graph: its own copy */
     nodes dependencies;
 };
 
@@ -234,7 +233,6 @@ struct graph {
 struct graph *new_graph(void);
 struct node *new_node(struct graph *graph, CUgraphNodeType type, const nodes *dependencies);
 void add_once(nodes *list, struct node *node);
-size_t place_of(const struct node *node); /* in its graph */
 struct graph *copy_graph(const struct graph *graph);
 void free_graph(struct graph *graph);
 void keep_with_graph(struct graph *graph, void *object, CUhostFn destroy);

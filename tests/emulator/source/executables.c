@@ -54,60 +54,6 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph gr
     struct executable *executable = object_of(EXECUTABLE, handle); \
     REQUIRE(executable, CUDA_ERROR_INVALID_VALUE)
 
-static bool depends_alike(const struct node *one, const struct node *other) {
-    if (one->dependencies.count != other->dependencies.count) return false;
-    for (size_t i = 0; i < one->dependencies.count; i++)
-        if (place_of(one->dependencies.items[i]) != place_of(other->dependencies.items[i]))
-            return false;
-    return true;
-}
-
-static CUgraphExecUpdateResult compare_graphs(const struct graph *graph, const struct graph *wanted,
-                                              CUgraphNode *error);
-
-/* What keeps a node from taking over the parameters of its pair. The two of a pair are at the same
- * place of their graphs; the driver finds them by the edges. */
-static CUgraphExecUpdateResult compare(const struct node *node, const struct node *wanted) {
-    const struct action *now = &node->action, *then = &wanted->action;
-    REQUIRE(node->type == wanted->type, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
-    REQUIRE(depends_alike(node, wanted), CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
-    REQUIRE(node->type != CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_EXEC_UPDATE_ERROR);
-    REQUIRE(node->function == wanted->function, CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED);
-    bool is_flat = now->work != FILL || (now->fill.height == 1 && then->fill.height == 1);
-    REQUIRE(is_flat || (now->fill.width == then->fill.width &&
-                        now->fill.height == then->fill.height),
-            CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED);
-    CUgraphNode unnamed;
-    return node->child ? compare_graphs(node->child, wanted->child, &unnamed)
-                       : CU_GRAPH_EXEC_UPDATE_SUCCESS;
-}
-
-static CUgraphExecUpdateResult compare_graphs(const struct graph *graph, const struct graph *wanted,
-                                              CUgraphNode *error) {
-    REQUIRE(graph->nodes.count == wanted->nodes.count, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
-    for (size_t i = 0; i < graph->nodes.count; i++) {
-        *error = wanted->nodes.items[i]->handle;
-        CUgraphExecUpdateResult found = compare(graph->nodes.items[i], wanted->nodes.items[i]);
-        REQUIRE(!found, found);
-    }
-    *error = NULL;
-    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
-}
-
-/* What was launched holds its own copies of the old work. */
-EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle,
-                                     CUgraphExecUpdateResultInfo *result) {
-    ENTER_EXECUTABLE(handle);
-    struct graph *graph = object_of(GRAPH, graph_handle);
-    REQUIRE(graph && result, CUDA_ERROR_INVALID_VALUE);
-    *result = (CUgraphExecUpdateResultInfo){0};
-    result->result = compare_graphs(executable->graph, graph, &result->errorNode);
-    REQUIRE(!result->result, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-    free_graph(executable->graph);
-    executable->graph = copy_graph(graph);
-    return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags) {
     ENTER_EXECUTABLE(handle);
     *flags = executable->flags;
@@ -158,10 +104,7 @@ static CUresult lend_memory(const struct executable *executable) {
 static void launch(const struct graph *graph, struct stream *stream) {
     for (size_t i = 0; i < graph->nodes.count; i++) {
         const struct node *node = graph->nodes.items[i];
-        if (node->child)
-            launch(node->child, stream);
-        else
-            submit(stream, &node->action);
+        submit(stream, &node->action);
     }
     for (size_t i = 0; i < graph->kept.count; i++) {
         retain_user_object(graph->kept.items[i]);

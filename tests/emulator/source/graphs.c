@@ -44,7 +44,7 @@ void add_work(struct stream *stream, const struct action *action, CUgraphNodeTyp
     APPEND(stream->frontier, node);
 }
 
-size_t place_of(const struct node *node) {
+static size_t place_of(const struct node *node) {
     size_t place = 0;
     while (node->graph->nodes.items[place] != node) place++;
     return place;
@@ -56,8 +56,6 @@ static struct node *copy_node(const struct node *node, struct graph *graph) {
     copy->graph = graph;
     copy->type = node->type;
     copy->action = node->action;
-    copy->function = node->function;
-    copy->child = node->child ? copy_graph(node->child) : NULL;
     if (uses_event(copy)) copy->action.event->references++;
     for (size_t i = 0; i < node->dependencies.count; i++) /* those come first in their graph */
         APPEND(copy->dependencies, graph->nodes.items[place_of(node->dependencies.items[i])]);
@@ -78,7 +76,6 @@ struct graph *copy_graph(const struct graph *graph) {
 static void free_node(struct node *node) {
     if (node->handle) drop_handle(node->handle);
     if (uses_event(node)) release_event(node->action.event);
-    if (node->child) free_graph(node->child);
     free(node->dependencies.items);
     free(node->parameters);
     free(node);
@@ -112,29 +109,6 @@ EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     ENTER_GRAPH(handle);
     free_graph(graph);
     return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *made, CUgraph handle,
-                                         const CUgraphNode *before, size_t count,
-                                         CUgraph child_handle) {
-    ENTER_GRAPH(handle);
-    struct graph *child = object_of(GRAPH, child_handle);
-    REQUIRE(made && child && child != graph, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(!child->allocates, CUDA_ERROR_NOT_SUPPORTED);
-    nodes dependencies = {0};
-    bool are_here = true;
-    for (size_t i = 0; i < count && are_here; i++) {
-        struct node *node = object_of(NODE, before[i]);
-        are_here = node && node->graph == graph;
-        if (are_here) add_once(&dependencies, node);
-    }
-    if (are_here) {
-        struct node *node = new_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, &dependencies);
-        node->child = copy_graph(child);
-        *made = node->handle;
-    }
-    free(dependencies.items);
-    return are_here ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Write as many as there is room for, and how many there are; a caller without room only counts. */

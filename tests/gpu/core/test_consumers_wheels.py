@@ -1,6 +1,6 @@
 """Libraries without an adapter, each given a stream as ``docs/parity/consumers.toml`` says.
 
-Those that are not installed are skipped. CONTRIBUTING.md says how to install them.
+Those that are not installed are skipped. docs/maintain/evidence.md says how to install them.
 """
 
 from __future__ import annotations

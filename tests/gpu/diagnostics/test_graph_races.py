@@ -120,7 +120,7 @@ def add_as_a_node(graph, stream):
     """Let a graph be the next node of the one that a stream captures."""
     found = check(driver.cuStreamGetCaptureInfo(stream.handle))
     before = list(found[3] or ())[: int(found[-1])]
-    child = driver.CUgraph(graph._executable.graph)
+    child = driver.CUgraph(graph._owned.executable.graph)
     node = check(driver.cuGraphAddChildGraphNode(found[2], before, len(before), child))
     edges = (None,) if driver.CUDA_VERSION >= 13000 else ()
     check(driver.cuStreamUpdateCaptureDependencies(stream.handle, [node], *edges, 1, 1))

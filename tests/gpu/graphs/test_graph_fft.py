@@ -81,10 +81,10 @@ def streams(count):
 @ARMS
 @pytest.mark.parametrize("beside", ["a graph", "eager work"])
 def test_transforms_side_by_side_are_right(cupy, arm, beside):
-    s, one, two = streams(3)
+    s, t, one, two = streams(4)
     first, second = Transform(cupy, 1), Transform(cupy, 2)
     graph = arm(first, s)
-    other = arm(second, s) if beside == "a graph" else None
+    other = arm(second, t) if beside == "a graph" else None
     wrong = 0
     for _ in range(ROUNDS):
         graph.launch(one)

@@ -74,29 +74,29 @@ def rounds_with_equal_numbers(graphs, of=ROUNDS):
 @ARMS
 @pytest.mark.parametrize("count", [2, 3])
 def test_graphs_side_by_side_draw_different_numbers(torch, arm, count):
-    s = sk.new_stream(nonblocking=True)
     works = [long_draw] * (count - 1) + [draw]
-    graphs = [arm(torch, lambda work=work: work(torch), s) for work in works]
+    each = zip(works, streams(count), strict=True)
+    graphs = [arm(torch, lambda work=work: work(torch), s) for work, s in each]
     wrong = rounds_with_equal_numbers(graphs)
     assert wrong > ROUNDS / 2 if arm.is_wrong else wrong == 0
 
 
 @ARMS
 def test_attention_side_by_side_drops_different_numbers(torch, arm):
-    s = sk.new_stream(nonblocking=True)
-    with s:
+    one, two = streams(2)
+    with one:
         attention(torch)
-    graphs = [arm(torch, lambda: attention(torch), s) for _ in range(2)]
+    graphs = [arm(torch, lambda: attention(torch), s) for s in (one, two)]
     wrong = rounds_with_equal_numbers(graphs, 50)
     assert wrong > 25 if arm.is_wrong else wrong == 0
 
 
 def test_launches_draw_what_eager_code_draws(torch):
     """With the same seed, in the order of the launches; eager work beside them too."""
-    s, sides = sk.new_stream(nonblocking=True), streams(2)
-    with sk.capture(s) as one:
+    sides = streams(2)
+    with sk.capture() as one:
         first = long_draw(torch)
-    with sk.capture(s) as two:
+    with sk.capture() as two:
         second = draw(torch)
     for seed in (1, 2, (1 << 64) - 1):
         torch.manual_seed(seed)
@@ -280,9 +280,9 @@ def test_a_graph_without_random_numbers_is_launched_by_the_driver(torch, monkeyp
     (s,) = streams(1)
     x, y = (torch.zeros(8, device="cuda") for _ in range(2))
     wait_for_all()
-    with sk.capture(s) as plain:
+    with sk.capture() as plain:
         x.add_(1)
-    with sk.capture(s) as drawing:
+    with sk.capture() as drawing:
         y.copy_(torch.rand(8, device="cuda"))
     for g in (plain, drawing):
         g.launch(s)

@@ -14,7 +14,18 @@ def test_the_demo_is_right_and_runs_on_one_queue():
     from streamkit._cli import demo  # the command prints no objects
 
     result = demo.run()
-    assert result.ok
-    assert {stage.library.lower() for stage in result.stages} >= {"torch", "cupy", "warp"}
-    assert len({stage.queue for stage in result.stages}) == 1
-    assert result.device == "cuda:0"
+    assert result["ok"], result
+    assert [stage["library"] for stage in result["stages"]] == ["torch", "cupy", "warp"]
+    assert len({stage["queue"] for stage in result["stages"]}) == 1
+    assert "cuda:0" in result["stream"]
+    assert result["notes"] == []
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "warp"])
+def test_each_library_can_do_it_alone(library):
+    need(library)
+    from streamkit._cli import demo  # the command prints no objects
+
+    result = demo.run(libraries=(library,))
+    assert result["ok"], result
+    assert {stage["library"] for stage in result["stages"]} == {library}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import streamkit as sk
 from support.libraries import need
 from support.programs import python
 
@@ -74,33 +73,6 @@ def test_the_version_tells_of_random_numbers_where_torch_has_no_headers(monkeypa
     for version, shared in (("2.11.0+cu130", True), ("2.12.0", False), ("2.15.0", False)):
         monkeypatch.setattr(torch, "__version__", version)
         assert random_numbers._are_shared() is shared
-
-
-def test_a_torch_whose_graphs_share_scratch_memory_is_a_finding(monkeypatch):
-    torch = need("torch")
-    from streamkit.backends._torch import adapter, workspaces  # they import torch
-
-    monkeypatch.setattr(torch.version, "cuda", "13.2")
-    monkeypatch.setattr(workspaces, "are_shared", lambda: False)
-    assert list(adapter.diagnose()) == []
-    monkeypatch.setattr(workspaces, "are_shared", lambda: True)
-    (finding,) = adapter.diagnose()
-    assert finding.code == "shared-workspaces"
-    assert torch.__version__ in finding.what
-    assert "streamkit.capture()" in finding.remedy
-
-
-def test_the_first_capture_warns_that_graphs_share_scratch_memory(monkeypatch, recwarn):
-    need("torch")
-    from streamkit.backends._torch import adapter, workspaces  # they import torch
-
-    monkeypatch.setattr(workspaces, "are_shared", lambda: True)
-    adapter._warn_of_shared_workspaces.cache_clear()
-    for _ in range(2):
-        with pytest.raises(sk.NoDeviceError):  # what comes next needs a device
-            adapter.prepare(empties_cache=False)
-    (warning,) = recwarn
-    assert "scratch memory of cuBLAS" in str(warning.message)
 
 
 def test_cupys_streams_are_known_without_their_private_base():

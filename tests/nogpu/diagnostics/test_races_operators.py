@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-import threading
 
 import numpy as np
 import pytest
@@ -199,18 +199,53 @@ def test_a_function_of_the_library_is_known(a, b, x):
         report.assert_none()
 
 
-def test_a_function_that_uses_tensors_alone_is_known_by_its_operators(a, b, x, y):
+def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
     def fill(value):
         part = x[1:]
         part.fill_(value)
 
     with sk.races() as report:
         a.submit(fill, 7)
+        b.submit(x.mul_, 2)
         b.submit(lambda: torch.add(x, 1, out=y))
-    (race,) = report.races
-    assert lines(report) == [("fill_", "add", True)]
-    assert race.array.name == "part"
+    assert lines(report) == [("fill_", "mul_", False), ("fill_", "add", False)]
+    assert report.races[0].array.name == "part"
+    assert [name.rpartition(".")[2] for name in report.coverage.missed] == ["fill", "<lambda>"]
+    assert (report.coverage.understood, report.coverage.total) == (3, 5)
+
+
+def test_a_race_with_a_later_function_is_certain_as_that_can_have_told_nobody(a, b, x):
+    with sk.races() as report:
+        a.submit(x.fill_, 7)
+        b.submit(lambda: x.add_(1))
+    assert lines(report) == [("fill_", "add_", True)]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda x: (x.add_, 1),
+        lambda x: (x.__iadd__, 1),
+        lambda x: (torch.add, x, 1),
+        lambda x: (torch.mul, x, torch.ones(6, dtype=torch.float32)),
+        lambda x: (functools.partial(torch.zeros_like, dtype=x.dtype), x),
+        lambda x: (torch._foreach_add_, [x], [torch.ones(6)]),
+        lambda x: (torch.nn.functional.linear, x, torch.nn.Parameter(torch.ones(2, 6))),
+    ],
+)
+def test_a_compiled_function_of_the_library_is_understood_and_tells_nobody(a, b, x, own):
+    y = torch.zeros(6)
+    with sk.races() as report:
+        a.submit(*own(x))
+        a.submit(y.fill_, 1)
+        b.submit(y.add_, 1)
+    assert ("fill_", "add_", True) in lines(report)
     assert report.coverage.missed == ()
+    assert (report.coverage.understood, report.coverage.total) == (3, 3)
+
+
+class Signals(torch.Tensor):
+    """Its operators run code of the program's."""
 
 
 class Module(torch.nn.Module):
@@ -218,24 +253,31 @@ class Module(torch.nn.Module):
         return x.relu_()
 
 
-def test_a_function_that_may_do_more_is_not_known_and_its_operators_are(a, b, x):
-    told = threading.Event()
-
-    def fill():
-        x.fill_(7)
-        told.set()
-
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: (x.as_subclass(Signals).add_, 1),
+        lambda x: (x.add_, x.as_subclass(Signals)),
+        lambda x: (x.apply_, float),
+        lambda x: (x.clone().requires_grad_().sum().backward,),
+        lambda x: (torch.nn.functional.relu, x),
+        lambda x: (torch.nn.Linear(6, 2), x),
+        lambda x: (torch.nn.Sequential(Module()), x),
+        lambda x: (x.tolist,),
+        lambda x: (x.numpy,),
+        lambda x: (torch.from_numpy, np.zeros(3)),
+    ],
+)
+def test_another_may_have_told_and_is_not_understood(a, b, x, other):
+    y = torch.zeros(6)
+    fn, *arguments = other(x)
     with sk.races() as report:
-        a.submit(Module(), x)
-        b.submit(x.add_, 1)
-    assert {"relu_", "add_"} in [{first, second} for first, second, _ in lines(report)]
-    assert any("Module" in name for name in report.coverage.missed)
-    with sk.races() as report:
-        a.submit(fill)
-        told.wait(10)
-        b.submit(x.add_, 1)
-    assert report.certain == ()
-    assert ("fill_", "add_", False) in lines(report)
+        a.submit(y.fill_, 1)
+        a.submit(fn, *arguments)
+        b.submit(y.add_, 1)
+    assert lines(report) == [("fill_", "add_", False)]
+    name = getattr(fn, "__qualname__", type(fn).__qualname__)
+    assert name in report.coverage.missed
 
 
 @pytest.mark.parametrize("hide", [lambda x: print(x, end=""), lambda x: x.numpy().sum(),
@@ -402,42 +444,37 @@ def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b
     assert len(report.possible) == 1
 
 
-HIDDEN = np.zeros(3)
-
-
 class Holder:
     def __init__(self):
         self.array = np.zeros(3)
 
 
-def fill_hidden():
-    HIDDEN[:] = 1
-
-
-def by_function(_):
-    return fill_hidden
-
-
-def by_attribute(_):
+def test_a_body_with_an_object_that_has_such_an_array_is_possible_too(a, b, y):
     held = Holder()
-    return lambda held=held: held.array.fill(1)
-
-
-def by_lent_memory(x):
-    return lambda: x.numpy().fill(1)
-
-
-@pytest.mark.parametrize("hide", [by_function, by_attribute, by_lent_memory])
-def test_a_body_that_reaches_such_arrays_in_another_way_is_possible_too(a, b, y, hide):
-    call = hide(torch.zeros(3))
     with sk.races() as report:
         with a:
             y.sum()
-            call()
+            held.array[:] = 1
         with b:
             y.sum()
-            call()
     assert [race.certain for race in report.races] == [False]
+
+
+def test_what_a_body_calls_is_not_read_and_the_report_names_the_body(a, b, y):
+    lent = torch.zeros(3)
+
+    def fill():
+        lent.numpy().fill(1)
+
+    with sk.races() as report:
+        for stream in (a, b):
+            with stream:
+                y.sum()
+                fill()
+    assert report.races == ()
+    assert report.coverage.missed == (
+        "the body of a scope of a (cpu)", "the body of a scope of b (cpu)"
+    )  # fmt: skip
 
 
 # -- tensors without memory of their own ----------------------------------------------------------

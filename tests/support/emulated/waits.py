@@ -8,7 +8,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._queues import dispatcher as dispatcher_module  # what it does now
-from streamkit._queues import then  # who is busy now
+from streamkit._streams import host_queue  # who is busy now
 from streamkit._support.locks import Bell  # where the dispatcher sleeps
 from support.gpu.raw import Gate
 from support.queues import LONG, eventually, within
@@ -56,7 +56,7 @@ def is_idle():
     found = dispatcher_module._dispatcher
     frame = sys._current_frames().get(found.thread.ident)
     naps = frame is not None and frame.f_code is Bell.wait.__code__
-    is_busy = any(calls._is_busy for calls in [*then._all])
+    is_busy = any(queue.is_cuda and not queue.idle for queue in [*host_queue._working])
     return naps and not found.tracks and not found.new and not is_busy
 
 

@@ -19,8 +19,9 @@ import pytest
 import streamkit as sk
 from streamkit._queues import active_captures, dispatcher  # a driver is played here
 from streamkit._queues.points import Point  # as above
-from streamkit._queues.then import Call, SerialCalls, reserve  # another thread comes between
-from streamkit._streams.host_then import ThenCalls  # slow to be made here
+from streamkit._streams import host_worker  # how long a worker waits has no name
+from streamkit._streams.host_queue import WorkQueue  # another thread comes between
+from streamkit._streams.then import HostThenCalls  # slow to be made here
 from streamkit._support import locks  # to be a free-threaded Python
 from streamkit._support.locks import Latch, new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
@@ -172,14 +173,14 @@ def test_a_step_of_another_thread_leaves_the_calls_before_each_step_in_order():
 
 def test_two_threads_that_use_then_first_at_once_have_one_series(monkeypatch):
     """Else two functions of a stream could run at a time."""
-    made, make = [], ThenCalls.__init__
+    made, make = [], HostThenCalls.__init__
 
     def slowly(after, work):
         made.append(after)
         time.sleep(0.1)
         make(after, work)
 
-    monkeypatch.setattr(ThenCalls, "__init__", slowly)
+    monkeypatch.setattr(HostThenCalls, "__init__", slowly)
     stream = sk.new_stream("cpu")
     assert [one.result(LONG) for one in together(lambda _: stream.then(int))] == [0] * 4
     assert len(made) == 1
@@ -200,7 +201,7 @@ def test_no_view_of_a_table_that_threads_share_is_read_in_steps():
 
 
 class Ready(deque):
-    """The calls of a stream, to which another thread adds one after so many looks at them."""
+    """The items of a queue, to which another thread adds one after so many looks at them."""
 
     def __init__(self, looks, add):
         super().__init__()
@@ -216,18 +217,14 @@ class Ready(deque):
         return found
 
 
-@pytest.mark.parametrize("looks", [1, 2])
-def test_a_function_that_is_ready_as_its_thread_finds_none_is_called(looks):
-    calls = SerialCalls()
-    first, late = Call(int, "the first"), Call(int, "the late one")
-    calls._ready = Ready(looks, lambda: calls.tell([(late, None)]))
-    for one in (first, late):
-        reserve(one)
-    calls.tell([(first, None)])
-    try:
-        assert late.future.result(LONG) == 0
-    finally:
-        late.drop()  # or the program's end would wait for it
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_a_function_that_is_ready_as_its_thread_finds_none_is_called(monkeypatch, looks):
+    """The first look finds one; the thread waits after the second one, and ends after the third."""
+    monkeypatch.setattr(host_worker, "_linger", 0)
+    queue, called = WorkQueue("played", "a queue"), threading.Event()
+    queue._items = Ready(looks, lambda: queue.put(called.set))
+    queue.put(int)
+    assert called.wait(LONG)
 
 
 # -- with real threads ---------------------------------------------------------------------------

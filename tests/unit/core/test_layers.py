@@ -86,19 +86,48 @@ BESIDE = {"_graphs", "processes", "diagnostics"}
 """These folders stand on the same layer and do not know each other."""
 
 
-def rising(module):
-    """The imports of a module that go to a later folder, or to one beside its own."""
-    own = folder(module)
-    for other in GRAPH[module]:
-        found = folder(other)
-        is_beside = own != found and {own, found} <= BESIDE
-        if LAYERS.index(found) > LAYERS.index(own) or is_beside:
-            yield module.partition(".")[2], other.partition(".")[2]
+def rises(own, other):
+    """Whether an import between two folders goes to a later one, or to one beside it."""
+    is_beside = own != other and {own, other} <= BESIDE
+    return is_beside or LAYERS.index(other) > LAYERS.index(own)
 
 
-@pytest.mark.parametrize("module", GRAPH)
-def test_a_folder_imports_only_from_those_before_it(module):
-    assert set(rising(module)) == {door for door in DOORS if module.endswith(door[0])}
+def test_a_folder_imports_only_from_those_before_it():
+    rising = {
+        (one.removeprefix("streamkit."), other.removeprefix("streamkit."))
+        for one, found in GRAPH.items()
+        for other in found
+        if rises(folder(one), folder(other))
+    }
+    assert rising == DOORS
+
+
+SEAM = {
+    "_cuda": {
+        "driver", "graphs.Node", "graphs.NodeWork", "graphs.Section", "loader", "memory_pools",
+        "memory_pools.Allocation",
+    },
+    "_queues": {"arrays.ARRAYS", "identity", "open_scopes", "ordering", "registry", "trace"},
+    "_streams": {
+        "current.current_streams", "host_stream.HostStream", "stream.CudaStream", "stream.wrap",
+    },
+}  # fmt: skip
+"""What ``diagnostics``, which only looks, takes from the folders that act.
+
+What it may rely on of a step and of a queue is in ``protocols/watching.py``.
+"""
+
+
+def test_what_only_looks_takes_no_more_from_what_acts_than_the_seam():
+    taken = {name: set() for name in ("_cuda", "backends", "_queues", "_streams")}
+    for path in ROOT.glob("diagnostics/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and folder(node.module) in taken:
+                inside = node.module.removeprefix(f"streamkit.{folder(node.module)}").lstrip(".")
+                taken[folder(node.module)] |= {
+                    f"{inside}.{alias.name}".lstrip(".") for alias in node.names
+                }
+    assert taken == {"backends": set(), **SEAM}
 
 
 def test_audit_and_races_stand_on_what_was_recorded_and_not_on_each_other():

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
-from streamkit.diagnostics.races.cuda_races import NO_ORDER, _CudaReader  # each kind has a meaning
+from streamkit.diagnostics.races.cuda_races import _CudaReader  # each kind has a meaning
 from streamkit.diagnostics.races.memory_use import (
     WorkReader,  # it reads calls that are made up here
 )
@@ -377,6 +377,14 @@ def test_a_race_tells_both_lines_and_its_fix():
     assert (race.first.mode, race.second.mode) == ("write", "read")
     assert race.array.name == "x"
     assert race.fix == "to run launch of line 1 first, add nonblocking.wait(a) before line 3"
+
+
+NO_ORDER = {
+    "begin of capture", "end of capture", "stream made", "stream destroyed", "memory made",
+    "memory mapped", "memory unmapped", "free and wait", "code unloaded", "graph node",
+    "not followed", "unknown", "event done", "stream done", "device done",
+}  # fmt: skip
+"""The kinds of steps that order nothing, or that are read as other steps."""
 
 
 def test_each_kind_of_call_has_a_meaning_for_the_order_or_surely_none():

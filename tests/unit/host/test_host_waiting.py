@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 import streamkit as sk
+from streamkit._streams.then import HostThenCalls  # another thread comes between
 from streamkit.testing import adversarial, for_seeds
 from support.contention import contended, logged
 from support.garbage import its_thread_ran_again
@@ -273,39 +274,105 @@ def test_a_slow_function_holds_up_neither_the_queue_nor_other_streams(stream):
     assert slow.result(LONG)
 
 
-def test_at_most_four_threads_run_functions():
-    running, release = [], threading.Event()
+def test_each_stream_has_a_thread_for_its_functions_which_ends_when_idle():
+    streams, all_run = [sk.new_stream("cpu") for _ in range(20)], threading.Barrier(20)
 
     def work():
-        running.append(threading.current_thread())
-        release.wait(LONG)
+        all_run.wait(LONG)
+        return threading.current_thread()
 
-    futures = [sk.new_stream("cpu").then(work) for _ in range(20)]
-    assert eventually(lambda: len(running) == 4)
-    assert sum("streamkit-then" in thread.name for thread in threading.enumerate()) == 4
-    release.set()
-    for future in futures:
-        future.result(LONG)
-    assert len(set(running)) == 4
+    futures = [stream.then(work) for stream in streams]
+    threads = {future.result(LONG) for future in futures}
+    assert len(threads) == 20
+    assert eventually(lambda: not any(thread.is_alive() for thread in threads))
+    assert streams[0].then(int).result(LONG) == 0
 
 
-def test_functions_that_wait_for_others_leave_their_threads_to_these():
-    count, both = 6, threading.Barrier(4)
+def test_a_dropped_stream_calls_its_functions_and_leaves_no_thread(hold):
+    stream, seen = sk.new_stream("cpu"), []
+    gate = hold(stream)
+    for number in range(3):
+        stream.then(lambda number: seen.append((number, threading.current_thread())), number)
+    dead = weakref.ref(stream)
+    del stream
+    gate.open()
+    assert eventually(lambda: len(seen) == 3)
+    assert [number for number, _ in seen] == [0, 1, 2]
+    assert eventually(lambda: (gc.collect(), dead())[1] is None)
+    assert eventually(lambda: not any(thread.is_alive() for _, thread in seen))
+
+
+def test_a_function_may_give_its_own_stream_more(stream):
+    """Which follow what others have given it meanwhile."""
+    seen, given = [], threading.Event()
+
+    def first():
+        assert given.wait(LONG)
+        seen.append("first")
+        return stream.then(seen.append, "last")
+
+    future = stream.then(first)
+    stream.then(seen.append, "second")
+    given.set()
+    future.result(LONG).result(LONG)
+    assert seen == ["first", "second", "last"]
+
+
+def test_threads_that_use_then_of_one_stream_each_have_their_order(stream, eager_switching):
+    """Each function comes after the work of its own thread, and none waits for later work."""
+    seen, count, threads = [], 100, 4
+
+    def work(index):
+        for number in range(count):
+            stream.submit(seen.append, (index, number, "work"))
+            stream.then(seen.append, (index, number, "then"))
+
+    together(threads, work)
+    stream.then(int).result(LONG)
+    for index in range(threads):
+        places = {(number, kind): place
+                  for place, (one, number, kind) in enumerate(seen) if one == index}  # fmt: skip
+        assert len(places) == 2 * count
+        then = [places[number, "then"] for number in range(count)]
+        assert then == sorted(then)
+        assert all(places[number, "work"] < then[number] for number in range(count))
+
+
+def test_a_function_waits_for_no_work_that_is_given_while_it_gets_its_place(stream, monkeypatch):
+    """Another thread's ``then`` comes between its mark and its place among the functions."""
+    freed = threading.Event()
+    others, put = [], HostThenCalls.put
+
+    def other():
+        stream.submit(freed.wait, LONG)
+        others.append(stream.then(int))
+
+    def slowly(calls, item):
+        if thread.ident is None:  # it has not begun
+            thread.start()
+            thread.join(0.2)  # which ends early where nothing keeps it out
+        put(calls, item)
+
+    thread = threading.Thread(target=other)
+    monkeypatch.setattr(HostThenCalls, "put", slowly)
+    assert stream.then(freed.set).exception(LONG / 2) is None
+    thread.join(LONG)
+    assert others[0].result(LONG) == 0
+
+
+def test_functions_may_wait_for_those_of_other_streams():
+    count, all_run = 6, threading.Barrier(6)
     others = [sk.new_stream("cpu") for _ in range(count)]
 
     def ask(number):
-        if number < 4:
-            both.wait(LONG)  # all threads that there are
+        all_run.wait(LONG)
         return others[number].then(int, number).result(LONG)
 
     futures = [sk.new_stream("cpu").then(ask, number) for number in range(count)]
     assert [future.result(LONG) for future in futures] == list(range(count))
-    assert eventually(  # those that came in between have gone
-        lambda: sum("streamkit-then" in one.name for one in threading.enumerate()) <= 4
-    )
 
 
-def test_one_that_waits_in_vain_for_a_moment_has_its_thread_again():
+def test_a_function_may_wait_in_vain_for_another_streams():
     busy, gate = sk.new_stream("cpu"), threading.Event()
     slow = busy.then(gate.wait, LONG)
 
@@ -317,7 +384,6 @@ def test_one_that_waits_in_vain_for_a_moment_has_its_thread_again():
         sk.new_stream("cpu").then(ask).result(LONG)
     gate.set()
     assert slow.result(LONG)
-    test_at_most_four_threads_run_functions()
 
 
 def test_a_function_that_waits_for_a_stream_whose_function_waits_for_another_of_then():
@@ -351,11 +417,16 @@ def test_a_callback_of_a_future_may_ask_the_future(stream, hold):
 
 
 def test_a_stream_with_many_functions_lets_those_of_others_run_between():
-    streams = [sk.new_stream("cpu") for _ in range(4)]  # as many as there are threads
+    streams = [sk.new_stream("cpu") for _ in range(4)]
     gate, called = threading.Event(), []
+
+    def call(name):
+        time.sleep(0.001)
+        called.append(name)
+
     futures = [stream.then(gate.wait, LONG) for stream in streams]
-    futures += [stream.then(called.append, stream.name) for _ in range(50) for stream in streams]
-    futures.append(sk.new_stream("cpu").then(called.append, "another"))
+    futures += [stream.then(call, stream.name) for _ in range(50) for stream in streams]
+    futures.append(sk.new_stream("cpu").then(call, "another"))
     gate.set()
     for future in futures:
         future.result(LONG)
@@ -485,22 +556,31 @@ def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
     python("""
 import threading
 import streamkit as sk
-from streamkit._queues import then  # no public name tells which calls are listed
+from streamkit._streams import host_queue  # no public name tells which queues have items
 
 def refuse(self):
     raise RuntimeError("can't start new thread")
 
-stream, start = sk.new_stream("cpu"), threading.Thread.start
-threading.Thread.start = refuse
-try:
-    stream.then(int)
-except RuntimeError as error:
-    assert "sync()" in str(error), error
-else:
-    raise AssertionError
-assert not then._pending
-threading.Thread.start = start
-assert stream.then(int).result(10) == 0
+start, seen = threading.Thread.start, []
+for is_busy in (False, True):  # so that the stream's own thread is there
+    stream, release = sk.new_stream("cpu"), threading.Event()
+    if is_busy:
+        stream.submit(release.wait)
+    threading.Thread.start = refuse
+    try:
+        stream.then(seen.append, 1)
+    except RuntimeError as error:
+        assert "sync()" in str(error), error
+    else:
+        raise AssertionError
+    threading.Thread.start = start
+    release.set()
+    stream.sync()
+    while stream._work in host_queue._working:
+        pass
+    assert not host_queue._working
+    assert stream.then(int).result(10) == 0
+assert not seen
 """)
 
 
@@ -981,7 +1061,7 @@ import streamkit as sk
 s = sk.new_stream("cpu")
 s.submit(int)
 s.sync()
-loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._queues.then",
+loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._streams.then",
           "streamkit._queues.dispatcher"} & set(sys.modules)
 assert not loaded, loaded
 """)

@@ -242,7 +242,7 @@ def test_a_case_that_crashed_its_process_has_failed_though_it_passed_the_next_ti
 def test_the_graph_tests_reach_the_graphs_and_no_races():
     found = {path.name: str(path.relative_to(ROOT)) for path in evidence.files().values()}
     graphs = [path for name, path in found.items() if name.startswith("test_graph")]
-    assert len(graphs) >= 9
+    assert len(graphs) >= 8
     for test in [*graphs, found["test_races.py"]]:
         reached = meaning.reached(test)
         has_races = any("races/" in name for name in reached)

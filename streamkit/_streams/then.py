@@ -1,0 +1,336 @@
+"""The functions given to ``then``: a second work queue of each stream calls them in their order.
+
+Its thread starts with a function, and ends soon after the last one. There a host stream's function
+follows the wait for a mark of the stream, so that an engine can run it too. A CUDA stream's follows
+when the dispatcher tells it that the work before it has run; no engine runs that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import threading
+from abc import abstractmethod
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from streamkit._cuda import driver
+from streamkit._queues import dispatcher, identity, points, trace
+from streamkit._streams import host_queue
+from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
+from streamkit._support import locks, messages, reports, workers
+from streamkit._support.locks import Latch, new_lock
+from streamkit._support.reports import Failure
+from streamkit.errors import ForkedProcessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+    from streamkit._queues.points import Reached
+    from streamkit._streams.host_queue import Item
+    from streamkit._support.reports import Submitted
+    from streamkit.protocols.queues import QueueRecord
+
+T = TypeVar("T")
+
+_log = logging.getLogger("concurrent.futures")
+
+
+# -- the future -------------------------------------------------------------------------------
+
+
+class Outcome(Future[T]):
+    """What ``then`` of a stream returns: a future of ``concurrent.futures`` that asyncio can await.
+
+    An error that it has and that no code asks for is reported through ``sys.unraisablehook``.
+    """
+
+    # Its waits are those for a mark, which is reached when the future is done: so a circle of
+    # threads that wait is seen, and an engine runs what they wait for.
+
+    _failure: Failure | None = None
+    _thread = 0  # the one that calls the function
+    step: object = None  # what recorders know of the function
+
+    def __init__(self, end: QueueEnd) -> None:
+        super().__init__()
+        self._end = end
+        super().add_done_callback(lambda _: end())  # before all others, and if it is cancelled
+        _outcomes.add(self)
+
+    def _fail(self, failure: Failure) -> None:
+        """Have the future raise the error."""
+        self._failure = failure
+        self.set_exception(failure.error)
+
+    def done(self) -> bool:
+        return super().done() or (self._end.engine is not None and self._end.done)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        timeout = messages.in_seconds(timeout, self)
+        if not super().done():
+            if workers.is_dispatcher():
+                raise messages.waits_in_dispatcher(self)
+            if not self._end.wait(timeout):
+                timeout = 0.0
+        error = super().exception(timeout)
+        trace.note(None, "query", "result", self.step)
+        return error if self._failure is None else self._failure.tell()
+
+    def result(self, timeout: float | None = None) -> T:
+        self.exception(timeout)
+        return super().result(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        if self._end.engine is not None:  # which runs nothing unless a caller waits
+            self._end.wait()
+        super().add_done_callback(fn)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Suspend an asyncio task until the function has been called; its result, or its error.
+
+        As with asyncio's own futures, cancelling the task cancels this future too: a function that
+        has not begun is not called then. ``asyncio.shield`` prevents that.
+        """
+        import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
+
+        if not super().done():
+            try:
+                yield from self._end.__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self.cancelled():
+            raise asyncio.CancelledError
+        return self.result()
+
+    def _refuse(self) -> None:
+        """Raise in a forked child, where no thread calls the function.
+
+        Its callbacks and waiters belong to the parent, so they are dropped here. A function that
+        has forked itself goes on in the child.
+        """
+        self._condition._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as threading does
+        if super().done() or self._thread == threading.get_ident():
+            return
+        self._done_callbacks.clear()  # type: ignore[attr-defined]
+        self._waiters.clear()
+        error = ForkedProcessError(
+            "this future was pending when the process was forked: its function is called in "
+            "the parent, and its outcome is known there only. Ask for it before the fork, or "
+            "start workers with multiprocessing's 'spawn' or 'forkserver' method."
+        )
+        self._fail(Failure(error, self, is_told=True))
+
+
+_outcomes: WeakSet[Outcome[Any]] = WeakSet()
+
+
+def _refuse_all() -> None:
+    if not host_queue.has_engine():  # it runs functions in the thread that waits, as in the parent
+        for outcome in list(_outcomes):
+            outcome._refuse()  # noqa: SLF001 - the class is public
+
+
+locks.in_child(_refuse_all)
+
+
+# -- the functions ----------------------------------------------------------------------------
+
+
+class _ThenCall(Function):
+    """A function to call when the work before it has run, and the future of its outcome."""
+
+    __slots__ = "_call", "future"
+
+    def __init__(self, what: Submitted, call: Callable[[], Any], queue: WorkQueue) -> None:
+        super().__init__(what)
+        self._call = call
+        self.future: Outcome[Any] = Outcome(QueueEnd(queue))
+
+    @abstractmethod
+    def error_before(self) -> Failure | BaseException | None:
+        """Wait until the work before it has run; return its error."""
+
+    def __call__(self) -> None:
+        """Call the function, unless its future was cancelled, or the work before it failed."""
+        future, failed = self.future, None
+        try:
+            failed = self.error_before()
+            future._thread = threading.get_ident()  # noqa: SLF001 - the class is public
+            if not future.set_running_or_notify_cancel():
+                return
+            result = None
+            if failed is None:
+                try:
+                    result = self._call()
+                except BaseException as error:  # noqa: BLE001 - the future raises it
+                    failed = error
+                    reports.note_source(error, f"raised by {self.what}")
+            if isinstance(failed, BaseException):
+                failed = Failure(failed, self.what)
+            if failed is None:
+                future.set_result(result)
+            else:
+                future._fail(failed)  # noqa: SLF001 - as above
+        except BaseException:  # noqa: BLE001 - a callback of the future raised it
+            _log.exception("exception calling callback for %r", future)  # as futures do
+        finally:
+            del self, future, failed  # because an error's frames hold this one
+
+    def drop(self) -> bool:
+        """Cancel the future, or whoever asks for it would wait for ever."""
+        return not self.future.cancelled() and self.future.cancel()
+
+
+class _ThenCalls(WorkQueue):
+    """The functions given to ``then`` of one stream."""
+
+    def __init__(self, name: str, title: str) -> None:
+        super().__init__(name, title)
+        # held while a function gets its place in the stream and here: the places have one order
+        self._order = new_lock()
+
+
+class _HostCall(_ThenCall):
+    """A function of a host stream; the item before it waits for the mark."""
+
+    __slots__ = ("mark",)
+    mark: QueueEnd
+
+    def error_before(self) -> Failure | None:
+        return self.mark.failure
+
+
+class HostThenCalls(_ThenCalls):
+    """Those of a host stream."""
+
+    def __init__(self, work: WorkQueue) -> None:
+        super().__init__(f"{work.name}-then", f"'then' of {work.title}")
+
+    def add(
+        self,
+        put: Callable[[Item], object],
+        mark: QueueEnd,
+        function: Callable[[], Any],
+        what: Submitted,
+        step: AbstractContextManager[None],
+    ) -> Outcome[Any]:
+        """Have ``put`` queue the mark, and the function called once the stream has reached it.
+
+        Return the future of its outcome. ``step`` is entered while the function runs.
+        """
+        call = _HostCall(what, functools.partial(_call_in_step, step, function), self)
+        call.mark, call.future.step = mark, step
+        try:
+            with self._order:
+                put(mark)
+                self.put(Wait(mark))
+                self.put(call)
+        except RuntimeError as error:  # no thread can be started
+            raise messages.cannot_watch() from error
+        return call.future
+
+
+def _call_in_step(step: AbstractContextManager[None], function: Callable[[], Any]) -> Any:
+    with step:
+        return function()
+
+
+class _CudaCall(_ThenCall):
+    """A function of a CUDA queue; the dispatcher tells it when the work before it has run."""
+
+    __slots__ = "_failed", "_reached", "_record", "is_foreign"
+
+    def __init__(
+        self, what: Submitted, call: Callable[[], Any], queue: WorkQueue, record: QueueRecord
+    ) -> None:
+        super().__init__(what, functools.partial(_call_in_context, record.context, call), queue)
+        self._record = record  # kept, so that another stream on it finds the same functions
+        self._failed: BaseException | None = None
+        self._reached = Latch()
+        self.is_foreign = True  # until the GPU has run the work
+
+    def tell(self, reached: Reached) -> None:
+        """Let the function be called; the dispatcher's thread calls this."""
+        for _, self._failed in reached:
+            pass
+        self.is_foreign = False
+        self._reached.set()
+
+    def stir(self) -> None:
+        """Do nothing, because its thread wakes soon enough."""
+
+    def error_before(self) -> BaseException | None:
+        self._reached.wait()
+        return self._failed
+
+    def drop(self) -> bool:
+        is_dropped = super().drop()
+        self.tell([])  # or those behind it would wait for ever
+        return is_dropped
+
+
+class CudaThenCalls(_ThenCalls):
+    """Those of a CUDA queue, called with its context current."""
+
+    is_cuda = True
+    gpu_is_late = False  # the end of the program has waited for one of them in vain
+
+    def finish(self) -> bool:
+        """Wait until all have been called; the GPU gets its second for all of them together."""
+        if CudaThenCalls.gpu_is_late and self._is_held():
+            return False
+        has_finished = super().finish()
+        CudaThenCalls.gpu_is_late |= not has_finished
+        return has_finished
+
+    def add(
+        self, queue: QueueRecord, function: Callable[[], Any], what: Submitted, stream: object
+    ) -> Outcome[Any]:
+        """Have a function called after the queue's work so far; return its future."""
+        call, is_watched = _CudaCall(what, function, self, queue), False
+        try:
+            with self._order:
+                point = points.mark(queue, stream, "then")
+                try:
+                    self.put(call)
+                except RuntimeError as error:  # no thread can be started
+                    raise messages.cannot_watch() from error
+            is_watched = dispatcher.watch(point, call, None)
+        finally:
+            if not is_watched:
+                call.drop()
+        if not is_watched:
+            raise messages.cannot_watch()
+        return call.future
+
+
+# as the dispatcher ends there too: nothing tells them any more that their work has run
+atexit.register(host_queue.drop_all, CudaThenCalls)
+
+
+def of(queue: QueueRecord) -> CudaThenCalls:
+    """Return the functions of a queue, which all its records share."""
+    first = queue.first_record()
+    with identity.lock:
+        if first.calls is None:
+            first.calls = CudaThenCalls("streamkit-then", "'then' of a CUDA stream")
+        queue.calls = first.calls
+    return queue.calls  # type: ignore[no-any-return]
+
+
+def _call_in_context(context: int, function: Callable[[], Any]) -> Any:
+    """Call the function with the queue's context current, whatever other threads capture."""
+    if not hasattr(_here, "is_relaxed"):
+        driver.relax()
+        _here.is_relaxed = True
+    if not driver.has_context(context):  # the last function may have left another
+        driver.set_context(context)
+    return function()
+
+
+_here = threading.local()  # says that the thread may call the driver whatever others capture

@@ -1,0 +1,71 @@
+"""What a watcher may rely on: the steps and the queues that the acting part reports.
+
+``diagnostics`` is written against these. A step is reported to ``_queues.trace.listeners``, a queue
+to ``_queues.identity.watch``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+Kind = Literal[
+    "function", "then", "scope", "operator", "record", "point", "wait", "synchronisation", "query"
+]
+
+
+class WatchedStep(Protocol):
+    """One thing that a host stream is given, or one wait of the host."""
+
+    kind: Kind
+    stream: Any
+    """The host stream; the id of a CUDA queue for which the host waits; None for no stream."""
+    name: str
+    module: str
+    call: Any
+    """The function with its arguments, for as long as the step is reported."""
+    mark: Any
+    """The point that it sets or waits for; or the step of the function given to ``then``."""
+    is_inline: bool
+    """Whether the thread holds the stream, so that it runs at once."""
+    is_ordered: bool
+    thread: int
+    around: tuple[Callable[[Any], AbstractContextManager[object]], ...]
+    """A watcher adds what is to be open while it runs."""
+    has_failed: bool
+    order: int
+    end_order: int
+    given_ns: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    @abstractmethod
+    def giver(self) -> WatchedStep | None:
+        """The function of a queue that gave it; None for a thread of the program."""
+
+
+class WatchedQueue(Protocol):
+    """A CUDA queue that StreamKit has met."""
+
+    handle: int
+    device: int
+    context: int
+    id: int | None
+    name: str | None
+    nonblocking: bool | None
+    views: Mapping[str, Callable[[], Any]]
+
+    @property
+    @abstractmethod
+    def is_default(self) -> bool:
+        """Whether this is the legacy or the per-thread default stream."""
+
+    @property
+    @abstractmethod
+    def is_owned(self) -> bool:
+        """Whether StreamKit created the stream."""
