@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from streamkit._graphs.graphed import graphed
     from streamkit._streams.follow import follow
     from streamkit._streams.handoff import handoff
-    from streamkit._streams.shared_pool import share_pool
     from streamkit.diagnostics.audit.audit import audit
     from streamkit.diagnostics.doctor.doctor import doctor
     from streamkit.diagnostics.races.races import races
@@ -62,7 +61,6 @@ _LATER = {  # loaded at first use: not every program needs them
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
     "races": "streamkit.diagnostics.races.races",
-    "share_pool": "streamkit._streams.shared_pool",
     "share": "streamkit.processes.leases",
 }
 
@@ -76,7 +74,6 @@ _ELSEWHERE = {  # what this module had, or is thought to have, and the module th
     "HostEvent": "types",
     "HostStream": "types",
     "Lease": "processes",
-    "SharedPool": "types",
     "accesses": "testing",
     "adversarial": "testing",
     "assert_follows": "testing",
@@ -118,7 +115,6 @@ __all__ = [
     "per_thread_stream",
     "races",
     "share",
-    "share_pool",
     "use",
     "wrap",
     "wrap_event",

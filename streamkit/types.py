@@ -9,7 +9,6 @@ from streamkit._graphs.graphed import GraphedFunction
 from streamkit._streams.event import CudaEvent
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
-from streamkit._streams.shared_pool import SharedPool
 from streamkit._streams.stream import CudaStream
 from streamkit._streams.then import Outcome
 
@@ -21,5 +20,4 @@ __all__ = [
     "HostEvent",
     "HostStream",
     "Outcome",
-    "SharedPool",
 ]

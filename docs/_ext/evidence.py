@@ -278,21 +278,6 @@ def gains() -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def memory() -> str:
-    """Return the most memory that the libraries take at a time, with one pool and without."""
-    rows = [
-        [
-            f"{row['name']}, against {row['against']}",
-            f"{row['each_bytes'] / 1e6:.0f} MB",
-            f"**{row['ours_bytes'] / 1e6:.0f} MB**, theirs {row['theirs_bytes'] / 1e6:.0f} MB",
-            f"at most {row['at_most']:.2f} of theirs: {'within' if row['met'] else '**over**'}",
-        ]
-        for row in read("bench.json")["memory"]
-    ]
-    head = ["who shares", "each uses", "most at a time", "bound"]
-    return table(head, rows)
-
-
 STEP = {"with s:, three libraries, blocking stream": 3, "b.wait(a)": 2}
 """How often a step of ``examples/11_torchrun.py`` does what a row of the bench measures."""
 

@@ -50,7 +50,6 @@ MAKERS: dict[str, Callable[[], str]] = {
     "python_cost": evidence.python_cost,
     "lateness": evidence.lateness,
     "growth": evidence.growth,
-    "memory": evidence.memory,
     "a_step": evidence.a_step,
     "gains": evidence.gains,
     "plot_growth": evidence.plot_growth,
@@ -66,7 +65,7 @@ MAKERS |= {kind: lambda kind=kind: messages.listing(kind) for kind in messages.K
 """By name, what makes a table, a list or a plot in Markdown."""
 
 KINDS = {name: name for name in ("versions", "ranges", "speed", "counts", "layers", "consumers")}
-KINDS |= dict.fromkeys(("lateness", "growth", "memory", "a_step"), "speed")
+KINDS |= dict.fromkeys(("lateness", "growth", "a_step"), "speed")
 
 SOURCES = (
     *(DOCS / "evidence").glob("*.json"),

@@ -27,11 +27,6 @@ def create(device: int, *, keeps: int = _ALL) -> Any:
     return pool
 
 
-def trim(device: int) -> None:
-    """Give back what the device's current pool holds unused."""
-    driver.ask("cuMemPoolTrimTo", current(device), 0)
-
-
 def copy_access(pool: Any, other: Any, device: int) -> None:
     """Let the devices that can use the other pool of this device's memory use this pool too."""
     access = {}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturePart, StreamLike
+    from streamkit.protocols import Adapter, CapturePart, JoinedPart, StreamLike
 
 _OF_CAPTURES = re.compile(
     r"stream[ _]?capture|graph capture|cuda ?graph|capture sequence|uncaptured work|during captur"
@@ -87,12 +87,16 @@ def capture(
 
 
 @contextlib.contextmanager
-def capturable(libraries: Iterable[LoadedLibrary]) -> Generator[None]:
-    """Have the libraries do in this thread what the block makes them do."""
-    adapters = [registry.adapter(library.name) for library in libraries]
+def around(adapters: Iterable[Adapter], held: list[Any] | None = None) -> Generator[None]:
+    """Have the libraries do in this thread what is captured, or will be in a later call.
+
+    ``held`` takes what they give for the graph; without it nothing captures yet.
+    """
     with contextlib.ExitStack() as blocks:
-        for enter in all_offered(adapters, Capture.capturable):
-            blocks.enter_context(enter())
+        for enter in all_offered(adapters, Capture.around_capture):
+            pool = blocks.enter_context(enter(captures=held is not None))
+            if held is not None and pool is not None:
+                held.append(pool)
         yield
 
 
@@ -118,17 +122,10 @@ def capture_on(
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context) as guard, guard:
-                disposal.caches.empty(adapters)
+                empties = disposal.caches.are_due()
                 for prepare in all_offered(adapters, Capture.prepare):
-                    prepare()
-            with (
-                use(stream),
-                capturable(libraries),
-                garbage.held_back(),
-                contextlib.ExitStack() as pools,
-            ):
-                pooling = all_offered(adapters, Capture.pool)
-                held.extend(pools.enter_context(pool()) for pool in pooling)
+                    prepare(empties_cache=empties)
+            with use(stream), garbage.held_back(), around(adapters, held):
                 parts = _Parts(stream, mode, adapters, is_private=is_private)
                 try:
                     parts.begin()
@@ -153,7 +150,7 @@ def capture_on(
                         raise explained from error
                     finally:
                         del explained  # as this frame is in its traceback
-        disposal.free_deferred(adapters, queue.context)
+        disposal.free_deferred(parts.joined, queue.context)
         _warn_of_shared(graph)
     finally:
         disposal.sweep()
@@ -192,7 +189,7 @@ class _Parts:
         self._library: str | None = None
         self._origin: Any = stream
         self._first: CapturePart = DriverPart(self._queue.handle, mode)
-        self._joined: list[CapturePart] = []
+        self._joined: list[JoinedPart] = []
         for adapter in adapters:
             begins = offered(adapter, Capture.begins_capture)
             if begins is not None and self._library is None:
@@ -205,6 +202,7 @@ class _Parts:
             joins = offered(adapter, Capture.joins_capture)
             if joins is not None and adapter.name != self._library:
                 self._joined.append(joins(stream.to(adapter.name), mode))
+        self.joined = tuple(self._joined)
 
     def begin(self) -> None:
         self._first.begin()

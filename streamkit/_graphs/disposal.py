@@ -28,15 +28,14 @@ from streamkit._queues import (
 )
 from streamkit._queues.lifetime import OwnedEvent
 from streamkit._support import messages
-from streamkit.protocols import Capture, Queue
-from streamkit.protocols.adapters import all_offered, offered
+from streamkit.protocols import Queue
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import Adapter, CapturedGraph
+    from streamkit.protocols import CapturedGraph, JoinedPart
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -227,20 +226,20 @@ class _Caches:
         """Note that a graph has ended which this library began, or the driver."""
         self._ended += library is not None
 
-    def empty(self, adapters: Sequence[Adapter]) -> None:
-        """Let the libraries free it, before a capture, if it is that of many graphs.
+    def are_due(self) -> bool:
+        """Whether the libraries should free it, before a capture, as it is that of many graphs.
 
-        That waits for the devices. So it is done when the queues have no work, or when too many
+        That waits for the devices. So it is due when the queues have no work, or when too many
         graphs have ended.
         """
         if self._ended < self._MANY:
-            return
+            return False
+        is_due = self._ended >= self._TOO_MANY
         with contextlib.suppress(Exception):  # as in ``sweep``
-            is_due = self._ended >= self._TOO_MANY or driver.call_beside_captures(_are_idle)
-            if is_due:
-                self._ended = 0
-                for empty in all_offered(adapters, Capture.empty_cache):
-                    driver.call_beside_captures(empty)
+            is_due = is_due or driver.call_beside_captures(_are_idle)
+        if is_due:
+            self._ended = 0
+        return is_due
 
 
 def _are_idle() -> bool:
@@ -296,7 +295,7 @@ def _has_to_stay(graph: Any) -> bool:
 keepalive.add_sweep(waiting, sweep)
 
 
-def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
+def free_deferred(parts: Sequence[JoinedPart], context: int) -> None:
     """Let libraries free what they kept because of captures and graphs, right after a capture.
 
     Not later: CUDA gives the addresses of a graph that never ran to the next graph. Once that one
@@ -304,12 +303,10 @@ def free_deferred(adapters: Sequence[Adapter], context: int) -> None:
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return
-    driver.call_beside_captures(driver.call_in, context, _free_deferred, adapters)
+    driver.call_beside_captures(driver.call_in, context, _free_deferred, parts)
 
 
-def _free_deferred(adapters: Sequence[Adapter]) -> None:
+def _free_deferred(parts: Sequence[JoinedPart]) -> None:
     if not checks.a_library_captures_here():
-        for adapter in adapters:
-            free = offered(adapter, Capture.free_deferred)
-            if free is not None and offered(adapter, Capture.joins_capture):
-                free()
+        for part in parts:
+            part.free_deferred()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
-from streamkit._graphs.capture import capturable, capture_on
+from streamkit._graphs.capture import around, capture_on
 from streamkit._graphs.signatures import Signature
 from streamkit._queues import active_captures, loaded_libraries, open_scopes
 from streamkit._streams.current import use
@@ -284,7 +284,8 @@ class GraphedFunction(Generic[P, T]):
                 if taken == [True]:
                     _turn.release()
         if captured is None:
-            with capturable(loaded_libraries.libraries()):
+            adapters = [library.adapter for library in loaded_libraries.libraries()]
+            with around(adapters):
                 return self._run_on_gpu(call)
         return self._launch(captured, call)  # type: ignore[no-any-return]  # what the function gave
 

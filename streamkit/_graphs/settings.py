@@ -23,7 +23,7 @@ def read(target: CudaStream[Any] | None) -> Settings:
         [
             (
                 library.name,
-                None if library.device is None else library.device.current_device(),
+                None if library.device is None else library.device.current(),
                 () if library.settings is None else library.settings.read(),
             )
             for library in loaded_libraries.libraries()

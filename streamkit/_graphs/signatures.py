@@ -46,12 +46,12 @@ class FoundArray:
     @property
     def repeats(self) -> bool:
         """Whether elements share memory, as those of an expanded array do."""
-        _, shape, strides, _, _ = self.layout
-        return any(not step and size > 1 for size, step in zip(shape, strides, strict=True))
+        axes = zip(self.layout.shape, self.layout.strides, strict=True)
+        return any(not step and size > 1 for size, step in axes)
 
     @functools.cached_property
     def _extent(self) -> Extent | None:
-        address, shape, strides, _, size = self.layout
+        address, shape, strides, _, size, _ = self.layout
         return extents.strided(address, shape, strides, size)
 
     def overlaps(self, other: FoundArray) -> bool:
@@ -212,7 +212,12 @@ def find(value: Any) -> FoundArray | None:
             device = library.device_of(value)
         except TypeError:  # an object of the type that is not an array of CUDA or of the host
             return _find_by_protocol(value)
-        return FoundArray(value, device, library.copies.array_layout(value), library.copies)
+        layout = library.copies.array_layout(value)
+        if layout.needs_gradient:
+            raise messages.needs_gradient(value)
+        if not layout.address and 0 not in layout.shape:  # of a class that wraps others
+            raise messages.no_memory_of_its_own(value)
+        return FoundArray(value, device, layout, library.copies)
     return _find_by_protocol(value)
 
 

@@ -13,7 +13,7 @@ from streamkit.protocols.adapters import offered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Adapter, ArrayLayout
+    from streamkit.protocols import Adapter, Storage
 
 ON_HOST = 1, 3
 """DLPack's device types of host memory, the second of pinned memory."""
@@ -29,20 +29,15 @@ class ArrayLibrary(NamedTuple):
     current: Callable[[int], Any] | None
     """Its current stream of a device, or the handle of that; None if it has none."""
     record_stream: Callable[[Any, Any], bool] | None = None
-    counts: Memory | None = None
-    """The adapter, if it can tell whether an array's memory is still in use."""
+    storage_of: Callable[[Any], Storage] | None = None
     copies: Memory | None = None
     """The adapter, if a graph can copy the library's arrays."""
-    memory_layout: Callable[[Any], ArrayLayout] | None = None
-    """What tells where an array's memory is; unlike ``copies``, it accepts one that needs a
-    gradient if the library can say so."""
 
 
 def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
     if not isinstance(adapter, Memory):
         return None
     adapter.array_device(array)  # raises TypeError if the object is not an array of the library
-    layout = offered(adapter, Memory.array_layout)
     return ArrayLibrary(
         adapter.name,
         adapter.array_device,
@@ -50,9 +45,8 @@ def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
         offered(adapter, Memory.lent_by),
         adapter.current if isinstance(adapter, CurrentStream) else None,
         offered(adapter, Memory.record_stream),
-        adapter if offered(adapter, Memory.memory_of) else None,
-        adapter if layout else None,
-        offered(adapter, Memory.memory_layout) or layout,
+        offered(adapter, Memory.storage_of),
+        adapter if offered(adapter, Memory.array_layout) else None,
     )
 
 

@@ -15,7 +15,7 @@ from streamkit.protocols.adapters import offered
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from streamkit.protocols import Adapter, Binding, Settings
+    from streamkit.protocols import Adapter, Binding, OwnDevice, Settings
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -28,8 +28,8 @@ class LoadedLibrary(NamedTuple):
     bind: Callable[[Any], Binding]
     context: Callable[[], int] | None
     """The current context, where the library tells it cheaply."""
-    device: CurrentStream | None
-    """The adapter, where the library keeps a current device and the machine has several."""
+    device: OwnDevice | None
+    """What tells its own current device, where it keeps one and the machine has several."""
     settings: Settings | None
     """The settings of the library that change the results of its calls."""
 
@@ -73,8 +73,7 @@ def _look_again() -> None:
             adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = offered(adapter, CurrentStream.current_context)
-                has_device = offered(adapter, CurrentStream.current_device) is not None
-                device = adapter if has_device and driver.device_count() > 1 else None
+                own_device = offered(adapter, CurrentStream.own_device)
                 settings = offered(adapter, Capture.settings)
                 found.append(
                     LoadedLibrary(
@@ -83,7 +82,7 @@ def _look_again() -> None:
                         adapter.current,
                         adapter.bind,
                         context,
-                        device,
+                        own_device() if own_device and driver.device_count() > 1 else None,
                         None if settings is None else settings(),
                     )
                 )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from importlib.metadata import EntryPoint
 
+    from streamkit.protocols import LibraryWork
     from streamkit.protocols.queues import Queue
 
 FoundT = TypeVar("FoundT")
@@ -302,9 +303,19 @@ def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
     )
 
 
-def _read_work(adapter: Any, obj: Any) -> Any:
-    is_work = offered(adapter, CurrentStream.is_work)
-    return adapter if is_work is not None and is_work(obj) else None
+class WorkLibrary(NamedTuple):
+    """What StreamKit calls to wait for a library's work, looked up once for each of their types."""
+
+    name: str
+    work_of: Callable[[Any], LibraryWork]
+
+
+def _read_work(adapter: Adapter, obj: Any) -> WorkLibrary | None:
+    work_of = offered(adapter, CurrentStream.work_of)
+    if work_of is None:
+        return None
+    work_of(obj)  # raises TypeError if the object is no work of the library
+    return WorkLibrary(adapter.name, work_of)
 
 
 _EVENTS = Capability(_read_event)
@@ -318,8 +329,8 @@ def event_library(obj: object) -> EventLibrary | None:
     return find(obj, _EVENTS) if library is None else library
 
 
-def work_library(obj: object) -> Any:
-    """Return the adapter that waits for this object's library's work, if it stands for some."""
+def work_library(obj: object) -> WorkLibrary | None:
+    """Return what waits for this object's library's work, if it stands for some."""
     return find(obj, _WORK)
 
 

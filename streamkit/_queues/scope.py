@@ -271,7 +271,7 @@ class CudaScope:
         """Remember the context, and the devices that libraries keep beside it."""
         self.previous = driver.current_context()
         trackers = self.plan.trackers
-        self.devices = {name: trackers[name].current_device() for name in trackers}
+        self.devices = {name: trackers[name].current() for name in trackers}
 
     def leave(self) -> list[str]:
         """Put back the libraries in reverse order, then the context; name what could not be.
@@ -322,7 +322,7 @@ class CudaScope:
         """Put the devices back that libraries keep beside the context, which is back already."""
         for name, device in self.devices.items():
             try:
-                self.plan.trackers[name].restore_device(device)
+                self.plan.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
 

@@ -121,10 +121,10 @@ def lend(array: Any, library: ArrayLibrary, target: CudaStream[Any], queue: Queu
         record_stream = library.record_stream
         if record_stream is not None and record_stream(array, target.to(library.name)):
             return array
-    elif library.counts is not None:  # an allocator would use the handle after the stream's end
-        memory = library.counts.memory_of(array)
-        if memory is not None:
-            keepalive.keep_while_held(memory, library.counts.is_held, queue)
+    elif library.storage_of is not None:  # an allocator would use the handle after the stream's end
+        whole, is_own, is_held = library.storage_of(array)
+        if is_own and is_held is not None:
+            keepalive.keep_while_held(whole, is_held, queue)
             return array
     held = None if library.lent_by is None else library.lent_by(array)
     # of a lent array the one that was lent, or arrays handed to and fro would hold one another

@@ -300,7 +300,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
             library = registry.work_library(event)
             if library is None:
                 raise _not_on_host(self, event)
-            self._put_wait(_WaitForWork, event, functools.partial(library.finish_work, event))
+            self._put_wait(_WaitForWork, event, library.work_of(event).finish)
             return
         mark = event._live()
         if mark is not None:

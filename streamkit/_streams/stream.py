@@ -398,7 +398,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         key = object()
         self.__enter__(key, frozenset((library.name,)))
         try:
-            library.wait_for_work(work)
+            library.work_of(work).wait()
         except BaseException as error:
             open_scopes.leave(key, None, error)
             raise

@@ -151,14 +151,6 @@ def illegal_in_capture(operation: str, obj: object, instead: str) -> CaptureErro
     )
 
 
-def not_per_thread(library: str) -> UnsupportedStreamError:
-    """Return the error for an allocation from a shared pool on a per-thread default stream."""
-    return UnsupportedStreamError(
-        f"a shared pool cannot serve {library}'s per-thread default stream: memory of one thread "
-        "would go to another. Make a stream current: 'with streamkit.use(stream):'."
-    )
-
-
 def kept_in_capture(stream: object) -> CaptureError:
     """Return the error for keeping something for work that a capture only records."""
     return CaptureError(

@@ -17,9 +17,13 @@ from streamkit.protocols.adapters import (
     Diagnosis,
     Events,
     Finding,
+    JoinedPart,
+    LibraryWork,
     Memory,
     MemoryUse,
+    OwnDevice,
     Settings,
+    Storage,
     Traits,
 )
 from streamkit.protocols.queues import Queue
@@ -38,6 +42,7 @@ from streamkit.protocols.streams import (
 __all__ = [
     "API", "Adapter", "ArrayLayout", "ArrayLike", "ArrayUse", "Binding", "Capture", "CapturePart",
     "CapturedGraph", "CurrentStream", "Diagnosis", "Event", "EventLike", "Events", "Finding",
-    "ForeignStream", "Graph", "Memory", "MemoryUse", "Queue", "Settings", "Stream",
-    "StreamLike", "SupportsCudaStream", "Traits", "WorkLike",
+    "ForeignStream", "Graph", "JoinedPart", "LibraryWork", "Memory", "MemoryUse", "OwnDevice",
+    "Queue", "Settings", "Storage", "Stream", "StreamLike", "SupportsCudaStream", "Traits",
+    "WorkLike",
 ]  # fmt: skip

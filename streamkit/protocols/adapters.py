@@ -96,6 +96,8 @@ class Traits(NamedTuple):
     """It has a stream class of its own."""
     starts_on_default: bool = True
     """Its current stream is a default one until a program changes it."""
+    built_for: str | None = None
+    """The version of CUDA that it is built for, where the metadata of its package do not tell."""
 
 
 _USUAL = Traits()
@@ -197,6 +199,31 @@ class Binding(NamedTuple):
         return Binding(current, move, set_current, is_current, move, keeps_device=False)
 
 
+class OwnDevice(NamedTuple):
+    """The current device of a library that keeps one apart from the context."""
+
+    current: Callable[[], int]
+    """Returns its CUDA ordinal, in this thread."""
+    restore: Callable[[int], object]
+    """Makes a device, by its ordinal, the current one again; nothing if it is already."""
+
+
+class LibraryWork(NamedTuple):
+    """How to wait for work of a library that is on no stream of the user's.
+
+    StreamKit keeps the work until whoever waits has passed it. Both raise the error of work that
+    has failed.
+    """
+
+    wait: Callable[[], object]
+    """Lets the library's current stream wait; never blocks the host.
+
+    UnsupportedStreamError if the library cannot let a stream wait for it.
+    """
+    finish: Callable[[], object]
+    """Blocks this thread, any one, until the work is done."""
+
+
 @runtime_checkable
 class CurrentStream(Protocol, metaclass=Group):
     """The library has a current stream: ``current`` and ``bind``, the others are optional.
@@ -240,46 +267,23 @@ class CurrentStream(Protocol, metaclass=Group):
         Only worth having if it is quicker than the driver's bindings.
         """
 
-    def current_device(self) -> int:
-        """Return the CUDA ordinal of the library's current device, in this thread.
+    def own_device(self) -> OwnDevice:
+        """Return what tells and restores the library's current device.
 
         For a library whose current device is its own, apart from the context. What ``leave`` gets
         puts it back. If the context was another, a scope does so again when that is back.
         """
 
-    def restore_device(self, device: int) -> None:
-        """Make a device the library's current one again; nothing if it is already.
-
-        Args:
-            device: The CUDA ordinal.
-        """
-
-    def is_work(self, obj: Any) -> bool:
-        """Whether an object stands for work of the library that is on no stream of the user's.
+    def work_of(self, obj: Any) -> LibraryWork:
+        """Return how to wait for work of the library that is on no stream of the user's.
 
         For example for a collective operation of several processes. Streams can wait for it.
 
         Args:
-            obj: Any object.
-        """
-
-    def wait_for_work(self, work: Any) -> None:
-        """Let the library's current stream wait for work; never blocks the host.
-
-        It raises the error of work that has failed.
-
-        Args:
-            work: The library's own. StreamKit keeps it until the stream has passed the wait.
+            obj: Any object that may stand for such work.
 
         Raises:
-            UnsupportedStreamError: The library cannot let a stream wait for it.
-        """
-
-    def finish_work(self, work: Any) -> None:
-        """Block this thread, any one, until work is done; raise its error.
-
-        Args:
-            work: The library's own.
+            TypeError: It stands for none.
         """
 
 
@@ -373,13 +377,30 @@ class ArrayLayout(NamedTuple):
     """The type of an element, and whatever else says how its bytes are read."""
     itemsize: int
     """The bytes of an element."""
+    needs_gradient: bool = False
+    """Whether the library records what is done with it, which a graph would not."""
+
+
+class Storage(NamedTuple):
+    """The memory that an array and its views share."""
+
+    whole: Any
+    """One object for one memory, which holds it."""
+    is_own: bool
+    """Whether the library has allocated the memory, and frees it when ``whole`` is gone."""
+    is_held: Callable[[Any], bool] | None = None
+    """Tells whether anything else holds ``whole``, as an array or a view does.
+
+    StreamKit then holds it for a stream that may end before the memory, so that the allocator need
+    not remember that stream.
+    """
 
 
 @runtime_checkable
 class Memory(Protocol, metaclass=Group):
     """The library's arrays can be handed to another queue: the first two, the others are optional.
 
-    ``allocate``, ``free`` and ``pieces_of_memory`` need no arrays.
+    ``pieces_of_memory`` needs no arrays.
     """
 
     @abstractmethod
@@ -422,21 +443,14 @@ class Memory(Protocol, metaclass=Group):
             False, and nothing is done, if the memory is not the allocator's.
         """
 
-    def memory_of(self, array: Any) -> Any:
-        """Return an object that holds an array's memory: one object for one memory.
-
-        None if the memory is not the allocator's. StreamKit then holds the memory for a stream that
-        may end before it, and the allocator need not remember that stream.
+    def storage_of(self, array: Any) -> Storage:
+        """Return the memory of an array, on a device or on the host.
 
         Args:
             array: The library's own.
-        """
 
-    def is_held(self, memory: Any) -> bool:
-        """Whether anything else holds the memory, as an array or a view does.
-
-        Args:
-            memory: What ``memory_of`` returned.
+        Raises:
+            TypeError: It is not one piece of memory, such as a sparse array.
         """
 
     def adopt(self, memory: Any) -> Any:
@@ -447,13 +461,12 @@ class Memory(Protocol, metaclass=Group):
         """
 
     def array_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of an array, so that a graph can know it again and copy it.
+        """Return the layout of an array, so that a graph or ``races`` can know it again.
 
         Args:
             array: The library's own.
 
         Raises:
-            ValueError: It needs a gradient, which a graph would not record.
             TypeError: It is not one piece of memory.
         """
 
@@ -474,57 +487,8 @@ class Memory(Protocol, metaclass=Group):
             stream: The library's own, its current one if any.
         """
 
-    def memory_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of an array, also of one that needs a gradient, for ``races``.
-
-        Args:
-            array: The library's own.
-
-        Raises:
-            TypeError: It is not one piece of memory.
-        """
-
     def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
         """Return the address and the bytes of each piece of CUDA memory in use, for ``races``."""
-
-    def allocate(self, size: int, device: int, stream: int) -> int:
-        """Return the address of new memory, which work on a stream may use from now on.
-
-        Other libraries then take memory from this one's pool, by ``share_pool``. Any thread may
-        call it, and the stream may capture.
-
-        Args:
-            size: In bytes; the address of none may be 0.
-            device: Its ordinal.
-            stream: The handle; 0 is the legacy stream.
-
-        Raises:
-            CaptureError: The pool has no memory for a graph. The library takes its own, if it can.
-        """
-
-    def free(self, pointer: int) -> None:
-        """Give memory back to the stream for which it was taken; destructors call this.
-
-        Args:
-            pointer: What ``allocate`` returned.
-
-        Raises:
-            CaptureError: Not while the stream captures: the library tries again later.
-        """
-
-    def take_memory(self, giver: Memory) -> Callable[[], bool]:
-        """Allocate from another library's pool from now on, in the whole process.
-
-        Memory that is held unused is freed. An array goes back to that pool also after the end. If
-        the library is on another stream when it drops the array, the stream for which it was taken
-        waits for that one first.
-
-        Args:
-            giver: The adapter of the other library, which has ``allocate`` and ``free``.
-
-        Returns:
-            What restores the allocator. It answers False, and does nothing, if that was changed.
-        """
 
 
 # -- capture ----------------------------------------------------------------------------------
@@ -571,6 +535,18 @@ class CapturePart(Protocol):
         """End it if it was begun, in whatever state; the library is afterwards as before."""
 
 
+class JoinedPart(CapturePart, Protocol):
+    """The part of a library in a capture that another one, or the driver, has begun."""
+
+    @abstractmethod
+    def free_deferred(self) -> None:
+        """Free what captures and graphs held; what cannot be freed now waits for the next call.
+
+        Called at the end of a whole capture, before its graph can run. Nothing captures in this
+        thread. It must not wait.
+        """
+
+
 class CapturedGraph(Protocol):
     """An executable graph, as ``end`` of the part that began the capture returns it."""
 
@@ -598,10 +574,14 @@ class CapturedGraph(Protocol):
 class Capture(Protocol, metaclass=Group):
     """The library takes part in captures, which needs a current stream. All is optional."""
 
-    def prepare(self) -> None:
+    def prepare(self, *, empties_cache: bool) -> None:
         """Make what the library makes at its first use, because a capture forbids it.
 
         Called before anything captures, for the current device.
+
+        Args:
+            empties_cache: Many graphs have ended. A library that gives each the memory of a pool of
+                its own then gives the device back what it has in its cache, which may wait for it.
         """
 
     def settings(self) -> Settings:
@@ -624,7 +604,7 @@ class Capture(Protocol, metaclass=Group):
                 The same as ``stream`` if that is the graph's alone.
         """
 
-    def joins_capture(self, stream: Any, mode: str) -> CapturePart:
+    def joins_capture(self, stream: Any, mode: str) -> JoinedPart:
         """Return the part that joins a capture.
 
         For a library that has to know of captures that others begin, one at a time.
@@ -634,34 +614,19 @@ class Capture(Protocol, metaclass=Group):
             mode: As in ``begins_capture``.
         """
 
-    def free_deferred(self) -> None:
-        """Free what captures and graphs held; what cannot be freed now waits for the next call.
+    def around_capture(self, *, captures: bool) -> AbstractContextManager[object]:
+        """Return the block in which this thread does what is captured.
 
-        For a library that joins captures. Called at the end of each whole capture, before its graph
-        can run. Nothing captures in this thread. It must not wait.
-        """
+        It can let the library allocate from a new pool, and give the pool, which the graph then
+        holds. That is dropped when the graph is destroyed, and what StreamKit's streams and the
+        libraries' current ones had been given by then has run. What it frees then must not wait.
 
-    def empty_cache(self) -> None:
-        """Give the device back what the library has in its cache, also of graphs that have ended.
+        It can also have the calling thread give the GPU all work of the block, where the library
+        has threads of its own for some of it. There the current streams of other libraries are
+        others, and a capture is not seen.
 
-        For a library that begins captures, and gives each the memory of a pool of its own. Called
-        before a capture, when many graphs have ended. It may wait for the device.
-        """
-
-    def pool(self) -> AbstractContextManager[object]:
-        """Allocate from a new pool in the block, also while this thread captures; give the pool.
-
-        The graph then holds the pool. It is dropped when the graph is destroyed, and what
-        StreamKit's streams and the libraries' current ones had been given by then has run. What it
-        frees then must not wait.
-        """
-
-    def capturable(self) -> AbstractContextManager[object]:
-        """Give the GPU all work of the block from the calling thread.
-
-        For a library that has threads of its own for some of it, where the current streams of other
-        libraries are others, and a capture is not seen. Entered for each capture, and for each call
-        of a function that is captured later.
+        Args:
+            captures: False for a call of a function that is captured later, which no graph holds.
         """
 
     def detached(self, array: Any) -> Any:
@@ -726,12 +691,6 @@ class Diagnosis(Protocol, metaclass=Group):
         current. It only looks: it changes nothing, and breaks no capture.
         """
 
-    def built_for(self) -> str | None:
-        """Return the version of CUDA that the library is built for, None if it has none.
-
-        Called where the metadata of the library's package do not tell.
-        """
-
     def explain_kernel(self, name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
         """Return all memory that a kernel of the library uses, None if that is not known.
 
@@ -747,21 +706,12 @@ class Diagnosis(Protocol, metaclass=Group):
     ) -> AbstractContextManager[None]:
         """Return a context in which the library tells what each of its operators does.
 
-        It counts for the thread that entered it, and for arrays in the memory of the host. Outside
-        of it the library is as it was.
+        It counts for the thread that entered it, and for arrays in the memory of the host, of which
+        ``storage_of`` and ``array_layout`` tell more. Outside of it the library is as it was.
 
         Args:
             tell: Is called after each operator that uses such an array: with the operator's name,
                 how it uses each of the arrays, and whether that is all. It writes what it returns.
-        """
-
-    def host_memory(self, array: Any) -> tuple[Any, bool] | None:
-        """Return what all views of an array's memory share, and whether the memory is its own.
-
-        None is for an array that has no memory, or no single one, such as a sparse array.
-
-        Args:
-            array: The library's own, in the memory of the host.
         """
 
 
@@ -778,12 +728,5 @@ class ArrayUse(NamedTuple):
 
 GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis
 
-TOGETHER = (
-    ("current_device", "restore_device"),
-    ("is_work", "wait_for_work", "finish_work"),
-    ("memory_of", "is_held"),
-    ("array_layout", "array_like", "copy_array"),
-    ("allocate", "free"),
-    ("watch_operators", "host_memory"),
-)
+TOGETHER = (("array_layout", "array_like", "copy_array"),)
 """The optional functions that StreamKit looks for by the first of them, and then calls too."""

@@ -2,8 +2,8 @@
 
 ``scope_rows`` and ``stream_rows`` have the table's rows, ``arranging`` what they are made of,
 ``timing`` how each is timed, ``lateness`` how late waits end, ``growth`` the rows that grow,
-``end_to_end`` a whole program, ``memory`` what the libraries take, ``measurements`` what else is
-measured. Here they are run. Nothing here prints.
+``end_to_end`` a whole program, ``measurements`` what else is measured. Here they are run. Nothing
+here prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
-from bench import end_to_end, lateness, memory, scope_rows, stream_rows
+from bench import end_to_end, lateness, scope_rows, stream_rows
 from bench.growth import GROWTHS, Curve
 from bench.measurements import (
     SCOPE,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from bench.end_to_end import Whole
     from bench.lateness import Lateness
-    from bench.memory import Memory
 
     Progress = Callable[[str, int, int], object]
 
@@ -66,7 +65,6 @@ class BenchReport:
     lateness: list[Lateness]
     curves: list[Curve]
     end_to_end: list[Whole]
-    memory: list[Memory]
     counts: list[Count]
     imported: Import
     left_out: dict[str, str] = field(default_factory=dict)
@@ -77,7 +75,6 @@ def as_data(report: BenchReport) -> dict[str, Any]:
     bounded: dict[str, Sequence[Any]] = {
         "rows": report.rows,
         "lateness": report.lateness,
-        "memory": report.memory,
         "counts": report.counts,
     }
     return asdict(report) | {
@@ -97,7 +94,6 @@ def run(
     cuda, cupy = libraries.torch.cuda, libraries.cupy.cuda
     late: list[Lateness] = []
     whole: list[Whole] = []
-    held: list[Memory] = []
     curves: list[Curve] = []
     counts: list[Count] = []
     imported: list[Import] = []
@@ -120,7 +116,6 @@ def run(
     steps: list[tuple[str, Callable[[], object]]] = [
         ("waits", lambda: late.extend(lateness.measure(libraries, 2 * repeats))),
         ("end to end", lambda: whole.extend(end_to_end.measure(libraries, repeats))),
-        ("memory", lambda: held.extend(memory.measure(libraries))),
         ("driver calls of a wait", count_wait),
         *usual,
         *((one.over, lambda one=one: curves.append(one.measure(libraries))) for one in GROWTHS),
@@ -150,7 +145,6 @@ def run(
         lateness=late,
         curves=curves,
         end_to_end=whole,
-        memory=held,
         counts=counts,
         imported=imported[0],
         left_out=left_out,

@@ -27,7 +27,6 @@ def show_bench(report: BenchReport) -> None:
         _lateness(report),
         *_growth(report),
         _whole(report),
-        _memory(report),
     ):
         console.print(table, soft_wrap=False)
     for line in _below_the_rows(report):
@@ -88,15 +87,6 @@ def _whole(report: BenchReport) -> Table:
     table = _numbers(f"{STEPS} steps of torch, CuPy and Warp", "ms (spread)")
     for whole in report.end_to_end:
         table.add_row(whole.name, f"{whole.ms:.2f} ({whole.ms_low:.2f}-{whole.ms_high:.2f})")
-    return table
-
-
-def _memory(report: BenchReport) -> Table:
-    table = _numbers("most memory at a time", "ours\nMB", "theirs\nMB", "at\nmost", "met?")
-    for one in report.memory:
-        measured = f"{one.ours_bytes / 1e6:.0f}", f"{one.theirs_bytes / 1e6:.0f}"
-        verdict = _verdict(aim=False, met=one.met)
-        table.add_row(one.name, *measured, f"{one.at_most:.2f}", verdict)
     return table
 
 

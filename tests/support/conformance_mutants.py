@@ -111,12 +111,18 @@ READ_EVENT = "    return event.number"
 SETTINGS = '    return Settings(("mode",), lambda: ("slow",))'
 BUILD_EVENT = "    return Event(handle, owner)"
 
+OWN_DEVICE = """kept = []
+def own_device():
+    from streamkit.protocols import OwnDevice
+    return OwnDevice(lambda: 0, {restore})
+"""
+
 # what is wrong -> (old code, new code, the checks that must find it)
 MUTANTS = {
     "another name": ('name = "toylib"', 'name = "toy"', ["contract"]),
     "half a capability": ("def borrow_event(", "def build_event(", ["contract"]),
     "half of what goes together": (
-        "kept = []", "kept = []\ndef memory_of(array):\n    return array", ["contract"]),
+        "kept = []", "kept = []\ndef copy_array(to, source, stream):\n    pass", ["contract"]),
     "a misspelled function": (
         "kept = []", "kept = []\ndef current_hear():\n    return 0", ["contract"]),
     "reads what merely looks like its own": (
@@ -298,10 +304,7 @@ MUTANTS = {
     ),
     "moves to a device of its own": (
         "kept = []",
-        (
-            "kept = []\ndef current_device():\n    return 0\n"
-            "def restore_device(device):\n    driver.cuCtxSetCurrent(0)"
-        ),
+        OWN_DEVICE.format(restore="driver.cuCtxSetCurrent"),
         ["current_is_its_own"],
     ),
     "another current context": (
@@ -448,7 +451,6 @@ print(json.dumps(found))
 """
 
 
-OWN_DEVICE = "kept = []\ndef current_device():\n    return 0\ndef restore_device(device):\n    pass"
 REFUSE_PER_THREAD = "    if queue.handle == 2:\n        raise UnsupportedStreamError('no')\n"
 ENTERED = [
     "enter_moves_and_leave_restores",
@@ -461,7 +463,9 @@ ENTERED = [
 RIGHT = {
     "unchanged": (READ, READ, []),  # [] for every check
     "with enter and leave instead of bind": ("def bind(", "def _bind(", ENTERED),
-    "with a current device of its own": ("kept = []", OWN_DEVICE, ["current_is_its_own"]),
+    "with a current device of its own": (
+        "kept = []", OWN_DEVICE.format(restore="bool"), ["current_is_its_own"],
+    ),
     "without streams on the per-thread default queue": (
         BUILD, REFUSE_PER_THREAD + BUILD, ["borrow_default_streams"],
     ),

@@ -15,7 +15,7 @@ import numpy as np
 import streamkit as sk
 from streamkit.processes import ArrayToken, EventToken, Lease, open_event, token_from_bytes
 from streamkit.testing import accesses, assert_follows
-from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostStream, SharedPool
+from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -265,13 +265,6 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.wrap(fn)  # type: ignore[call-overload]
     sk.wrap(event)  # type: ignore[call-overload]
     sk.use("x")  # type: ignore[arg-type]
-
-
-def shares_a_pool() -> None:
-    with sk.share_pool("torch", libraries=["cupy"]) as pool:
-        assert_type(pool, SharedPool)
-        assert_type(pool.libraries, tuple[str, ...])
-    sk.share_pool(5)  # type: ignore[arg-type]
 
 
 def checks_that_a_function_follows(array: CudaArray) -> None:

@@ -16,9 +16,8 @@ from weakref import ref
 import cupy
 
 from streamkit._support import messages
-from streamkit.backends._cupy.capture import explain_capture, pool
+from streamkit.backends._cupy.capture import around_capture, explain_capture
 from streamkit.backends._cupy.kernels import explain_kernel
-from streamkit.backends._cupy.shared_pool import allocate, free, take_memory
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 from streamkit.protocols.queues import PER_THREAD
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # functions of the adapter too
-__all__ = ["allocate", "explain_capture", "explain_kernel", "free", "pool", "take_memory"]
+__all__ = ["around_capture", "explain_capture", "explain_kernel"]
 
 name = "cupy"
 api = 1
-traits = Traits(streams_are_fixed=True)
+_hip, _build = cupy.cuda.runtime.is_hip, cupy.cuda.driver.get_build_version() // 1000
+traits = Traits(streams_are_fixed=True, built_for=None if _hip else str(_build))
 
 _get = cupy.cuda.get_current_stream
 
@@ -73,11 +73,6 @@ def borrow(queue: Queue) -> Any:
     stream.device_id = queue.device
     stream._streamkit_queue = queue  # keeps the queue's owner alive
     return stream
-
-
-def built_for() -> str | None:
-    """Return the major of CUDA that this CuPy was compiled for; None if it is for ROCm."""
-    return None if cupy.cuda.runtime.is_hip else str(cupy.cuda.driver.get_build_version() // 1000)
 
 
 # -- current stream ---------------------------------------------------------------------------
@@ -237,17 +232,16 @@ def copy_array(to: Any, source: Any, stream: Any) -> None:
 
 def diagnose() -> Iterator[Finding]:
     """Ask NVRTC, which CuPy loads for its first kernel, whether it is that of CuPy's own CUDA."""
-    built = cupy.cuda.driver.get_build_version() // 1000
     try:
         major, minor = cupy.cuda.nvrtc.getVersion()
     except Exception:  # noqa: BLE001 - another finding says that it cannot be found
         return
-    if major != built:
+    if major != _build:
         yield Finding(
             "other-nvrtc",
-            f"CuPy is built for CUDA {built}, and compiles its kernels with the NVRTC of CUDA "
+            f"CuPy is built for CUDA {_build}, and compiles its kernels with the NVRTC of CUDA "
             f"{major}.{minor}, which was found first",
             "Install builds of one major of CUDA; or, before CuPy is imported: import ctypes; "
-            f'ctypes.CDLL("libnvrtc.so.{built}")',
+            f'ctypes.CDLL("libnvrtc.so.{_build}")',
             name,
         )

@@ -117,11 +117,14 @@ class _GraphPool:
 
 
 @contextlib.contextmanager
-def pool() -> Generator[object]:
+def around_capture(*, captures: bool) -> Generator[object]:
     """Allocate from a pool of the graph's own in this thread, for cuFFT's plans too.
 
     Otherwise what is freed inside would go to CuPy's common pool, which gives it to others.
     """
+    if not captures:
+        yield None
+        return
     own = _GraphPool()
     with cupy.cuda.using_allocator(own.pool.malloc), fft_plans.of_the_graph() as own.plans:
         yield own

@@ -24,7 +24,7 @@ from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
 from streamkit.backends._torch.settings import settings
-from streamkit.protocols import ArrayLayout, Binding, Queue, Traits
+from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 # functions of the adapter too
 __all__ = [
-    "empty_cache",
     "explain_capture",
     "explain_kernel",
-    "host_memory",
     "pieces_of_memory",
     "settings",
     "watch_operators",
@@ -194,7 +192,7 @@ def bind(stream: Any) -> Binding:
                 _set(*before)
             else:  # the context is this device's, but torch's own device is another: see below
                 _set(*before[0])
-                restore_device(before[1])
+                _restore_device(before[1])
 
     else:  # at half the cost
         save = functools.partial(_get, device)
@@ -227,10 +225,11 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 # When torch puts a device back that has no context, it makes none: it remembers the device until it
 # is needed, and another device's context stays current. Setting a stream of that other device makes
 # torch forget the one that it remembers.
-current_device = _get_device
+def own_device() -> OwnDevice:
+    return OwnDevice(_get_device, _restore_device)
 
 
-def restore_device(device: int) -> None:
+def _restore_device(device: int) -> None:
     """Make it torch's current device, as torch itself puts it back.
 
     If the device has a context by now, that becomes current, as when torch needs the device.
@@ -242,13 +241,15 @@ def restore_device(device: int) -> None:
 # -- capture ----------------------------------------------------------------------------------
 
 
-def prepare() -> None:
+def prepare(*, empties_cache: bool) -> None:
+    if empties_cache:
+        with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
+            driver.call_beside_captures(torch.cuda.empty_cache)
     with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
         torch.cuda.current_blas_handle()
 
 
 begins_capture = functools.partial(capture.Part, bind=bind)
-empty_cache = torch.cuda.empty_cache
 
 
 def detached(array: Any) -> Any:
@@ -256,7 +257,7 @@ def detached(array: Any) -> Any:
     return array if array.grad_fn is None else array.detach()
 
 
-def capturable() -> AbstractContextManager[object]:
+def around_capture(*, captures: bool) -> AbstractContextManager[object]:
     """Run backward passes in the calling thread, not in autograd's."""
     block: AbstractContextManager[object] = torch.autograd.set_multithreading_enabled(False)
     return block
@@ -298,15 +299,17 @@ def borrow_event(handle: int, device: int, owner: object) -> Any:
 _LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
 
 
-def is_work(obj: Any) -> bool:
-    """Whether it is a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
+def work_of(obj: Any) -> LibraryWork:
+    """Read a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
     # a half-imported torch has none of them yet, and a build can be without torch.distributed
     work: Any = getattr(getattr(torch, "distributed", None), "Work", ())
     future: Any = getattr(torch, "Future", ())
-    return isinstance(obj, (work, future))
+    if not isinstance(obj, (work, future)):
+        raise messages.not_a_stream(obj)
+    return LibraryWork(functools.partial(_wait_for, obj), functools.partial(_finish, obj))
 
 
-def wait_for_work(work: Any) -> None:
+def _wait_for(work: Any) -> None:
     """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
     With gloo torch holds the stream by a kernel that spins until the host is done. What gloo has
@@ -417,7 +420,7 @@ _messages: WeakKeyDictionary[Any, tuple[Any, list[RuntimeError]]] = WeakKeyDicti
 _lock = new_lock()
 
 
-def finish_work(work: Any) -> None:
+def _finish(work: Any) -> None:
     """Block until it is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
@@ -470,7 +473,7 @@ def record_stream(array: Any, stream: Any) -> bool:
 
 
 def _own_storage(array: Any) -> Any:
-    """Return the storage, None if its memory is not from torch's allocator."""
+    """Return the storage, None if its memory is not from torch's allocator of a GPU."""
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     storage = array.untyped_storage()
@@ -480,22 +483,27 @@ def _own_storage(array: Any) -> Any:
     return storage if address is not None and is_own is not None and is_own(address) else None
 
 
-def _not_strided(array: Any) -> TypeError:
-    what = "nested" if array.is_nested else array.layout
-    return messages.cannot_lend(array, f"it is {what}, of several tensors")
-
-
 _holders: Any = _private("_storage_Use_Count", None)
 
 
-def memory_of(array: Any) -> Any:
-    """Return the storage, which all views share, if the memory is torch's."""
-    return None if _holders is None else _own_storage(array)
+def storage_of(array: Any) -> Storage:
+    own = _own_storage(array)
+    if own is not None:
+        return Storage(own, is_own=True, is_held=None if _holders is None else _is_held)
+    found = host_memory(array)
+    if found is None:
+        raise messages.no_memory_of_its_own(array)
+    return Storage(*found) if array.is_cpu else Storage(found[0], is_own=False)
 
 
-def is_held(memory: Any) -> bool:
+def _is_held(storage: Any) -> bool:
     """Whether a tensor holds the storage; its Python object counts as one holder."""
-    return bool(_holders(memory._cdata) > 1)  # noqa: SLF001 - as torch calls it
+    return bool(_holders(storage._cdata) > 1)  # noqa: SLF001 - as torch calls it
+
+
+def _not_strided(array: Any) -> TypeError:
+    what = "nested" if array.is_nested else array.layout
+    return messages.cannot_lend(array, f"it is {what}, of several tensors")
 
 
 def lend(array: Any, owner: object) -> Any:
@@ -521,21 +529,14 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    layout = memory_layout(array)
-    if array.requires_grad:
-        raise messages.needs_gradient(array)
-    if not layout.address and array.numel():  # a subclass that wraps others
-        raise messages.no_memory_of_its_own(array)
-    return layout
-
-
-def memory_layout(array: Any) -> ArrayLayout:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()
-    return ArrayLayout(array.data_ptr(), tuple(array.shape), strides, how, size)
+    return ArrayLayout(
+        array.data_ptr(), tuple(array.shape), strides, how, size, array.requires_grad
+    )
 
 
 def array_like(array: Any, device: int) -> Any:
@@ -548,15 +549,3 @@ def array_like(array: Any, device: int) -> Any:
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
     to.copy_(source)
-
-
-# -- memory for other libraries, from torch's caching allocator -----------------------------------
-
-
-def allocate(size: int, device: int, stream: int) -> int:
-    """Take memory as a tensor would that is made on the stream; into a graph if that captures."""
-    pointer: int = torch.cuda.caching_allocator_alloc(size, device, stream)
-    return pointer
-
-
-free = torch.cuda.caching_allocator_delete

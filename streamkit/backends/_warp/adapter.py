@@ -22,7 +22,6 @@ from streamkit._support.locks import new_lock
 from streamkit._support.weak_table import WeakTable
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
-from streamkit.backends._warp.shared_pool import take_memory
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
 from streamkit.protocols.adapters import NeedsFunction
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from streamkit.protocols.queues import QueueRecord
 
-__all__ = ["explain_kernel", "take_memory"]  # functions of the adapter too
+__all__ = ["explain_kernel"]  # a function of the adapter too
 
 name = "warp"
 api = 1
@@ -165,13 +164,12 @@ def bind(stream: Any) -> Binding:
 # -- capture ----------------------------------------------------------------------------------
 
 
-def prepare() -> None:
+def prepare(*, empties_cache: bool) -> None:
     """Order what Warp frees at the end of the capture after the queues lent to it."""
     memory.wait_for_queues()
 
 
 joins_capture = capture.WarpPart
-free_deferred = capture.free_deferred
 
 
 def settings() -> Settings:
@@ -241,10 +239,10 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    if array.requires_grad:
-        raise messages.needs_gradient(array)
     size = warp.types.type_size_in_bytes(array.dtype)
-    return ArrayLayout(array.ptr or 0, array.shape, array.strides, array.dtype, size)
+    return ArrayLayout(
+        array.ptr or 0, array.shape, array.strides, array.dtype, size, array.requires_grad
+    )
 
 
 def array_like(array: Any, device: int) -> Any:

@@ -46,6 +46,9 @@ class WarpPart:
             with contextlib.suppress(RuntimeError):
                 self.end()
 
+    def free_deferred(self) -> None:
+        free_deferred()
+
 
 def free_deferred() -> None:
     """Free what Warp has deferred, unless a queue's work, which may use it, cannot be waited for.

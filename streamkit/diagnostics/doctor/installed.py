@@ -18,8 +18,8 @@ from streamkit._support.living_processes import SETTING
 from streamkit._support.messages import DISTRIBUTION
 from streamkit.diagnostics.doctor import toolkit
 from streamkit.diagnostics.doctor.report import LibraryReport
-from streamkit.protocols import Diagnosis, Finding, installed
-from streamkit.protocols.adapters import offered
+from streamkit.protocols import Finding, installed
+from streamkit.protocols.adapters import traits_of
 from streamkit.protocols.installed import CPU, Package, major_of
 from streamkit.protocols.libraries import NEWEST, OLDEST
 
@@ -98,9 +98,7 @@ class Installed:
             package = self.packages.get(name)
             if package is not None and package.cuda is None:
                 with suppress(Exception):  # the look at this process tells that it cannot be asked
-                    built_for = offered(load(), Diagnosis.built_for)
-                    if built_for is not None:
-                        self.packages[name] = package._replace(cuda=built_for())
+                    self.packages[name] = package._replace(cuda=traits_of(load()).built_for)
 
     @property
     def missing(self) -> list[str]:

@@ -119,7 +119,7 @@ class Memories:
             if self._adapters.get(type(value), self) is not None:  # its type is watched, or new
                 adapter = self.watching(value)
                 if adapter is not None:
-                    names[id(adapter.host_memory(value)[0])] = name
+                    names[id(adapter.storage_of(value).whole)] = name
         return names
 
     def watching(self, value: Any) -> Any:
@@ -133,16 +133,16 @@ class Memories:
         if adapter is not None:
             with contextlib.suppress(Exception):  # no array, or somebody's that answers nothing
                 is_here = adapter.array_device(value) is None
-                return adapter if is_here and adapter.host_memory(value) is not None else None
+                return adapter if is_here and adapter.storage_of(value) else None
         return None
 
     def _memory(self, value: Any) -> _ArrayMemory:
         adapter = self.watching(value)
         if adapter is not None:
-            layout, dtype = adapter.memory_layout(value), _text(value.dtype).rpartition(".")[2]
-            whole, is_own = adapter.host_memory(value)
-            kind = layout.itemsize, dtype
-            return _ArrayMemory(layout.address, layout.shape, layout.strides, *kind, whole, is_own)
+            address, shape, strides, _, itemsize, _ = adapter.array_layout(value)
+            storage, dtype = adapter.storage_of(value), _text(value.dtype).rpartition(".")[2]
+            own = storage.whole, storage.is_own
+            return _ArrayMemory(address, shape, strides, itemsize, dtype, *own)
         array = _as_numpy(value)
         address, whole = array.__array_interface__["data"][0], owner_of(array)
         kind = array.itemsize, _text(array.dtype)

@@ -190,12 +190,12 @@ def named_memory(name: str, value: Any) -> NamedMemory | None:
     layout = None
     with contextlib.suppress(Exception):  # of somebody's object, which may be anything
         library = registry.find(value, ARRAYS)
-        if library is not None and library.memory_layout is not None:
+        if library is not None and library.copies is not None:
             library.device_of(value)  # raises TypeError if this object of the type is not an array
-            layout = library.memory_layout(value)
+            layout = library.copies.array_layout(value)
     if layout is None:
         return None
-    address, shape, strides, _, itemsize = layout
+    address, shape, strides, _, itemsize, _ = layout
     extent = strided(address, shape, strides, itemsize)
     if extent is None:
         return None

@@ -75,12 +75,14 @@ def current_is_its_own(subject: Subject) -> None:
             answer == context,
             f"current_context gives {answer!r}, and {context:#x} is the current one",
         )
-    if offered(subject.adapter, CurrentStream.current_device):
-        device, context = subject.adapter.current_device(), driver.current_context()
-        subject.adapter.restore_device(device)
+    own_device = offered(subject.adapter, CurrentStream.own_device)
+    if own_device is not None:
+        tell, restore = own_device()
+        device, context = tell(), driver.current_context()
+        restore(device)
         subject.require(
-            (subject.adapter.current_device(), driver.current_context()) == (device, context),
-            f"restore_device({device}) moved from the current device, which was {device}",
+            (tell(), driver.current_context()) == (device, context),
+            f"own_device() restored the current device, which was {device}, and moved from it",
         )
 
 

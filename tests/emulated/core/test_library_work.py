@@ -18,16 +18,17 @@ class Work:
 
 waits = []
 
-def is_work(obj):
-    return isinstance(obj, Work)
-
-def wait_for_work(work):
-    if work.error is not None:
-        raise work.error
-    waits.append(toylib.current_stream().number)
-
-def finish_work(work):
-    raise AssertionError("a CUDA stream blocks no thread")
+def work_of(work):
+    from streamkit.protocols import LibraryWork
+    if not isinstance(work, Work):
+        raise TypeError(work)
+    def wait():
+        if work.error is not None:
+            raise work.error
+        waits.append(toylib.current_stream().number)
+    def finish():
+        raise AssertionError("a CUDA stream blocks no thread")
+    return LibraryWork(wait, finish)
 """
 
 START = f"""

@@ -133,14 +133,3 @@ def test_a_lent_view_holds_its_array_under_no_name(warp):
     gc.collect()
     assert gone() is None
     assert lent.ptr == 4096
-
-
-def test_memory_for_warp_waits_for_captures_without_the_runtimes_table(warp, monkeypatch):
-    from streamkit.backends._warp import shared_pool  # a pool of another library needs one
-
-    monkeypatch.setattr(shared_pool, "warp_runtime", lambda: None)
-    # the real answer needs the runtime's part of the driver, which is not emulated
-    for capturing in (False, True, False):
-        answer = property(lambda _, capturing=capturing: capturing)
-        monkeypatch.setattr(type(warp.get_cuda_device(0)), "is_capturing", answer)
-        assert shared_pool._can_free() is not capturing

@@ -224,11 +224,12 @@ for before, stream in ((0, one), (1, one), (7, one), (7, zero)):
 
 REFUSES_ITS_DEVICE = """
 
-def current_device():
-    return 0
-
 def restore_device(device):
     raise ValueError("toylib forgot its device")
+
+def own_device():
+    from streamkit.protocols import OwnDevice
+    return OwnDevice(lambda: 0, restore_device)
 """
 
 
@@ -260,7 +261,7 @@ import toya
 with sk.new_stream():
     pass
 """,
-        toya="def current_device(): raise AssertionError\nrestore_device = current_device\n",
+        toya="def own_device(): raise AssertionError\n",
     )
 
 

@@ -517,12 +517,12 @@ def test_of_a_capture_told_when_it_had_begun_what_earlier_work_may_use_is_not_fr
 def test_of_a_capture_that_streamkit_began_the_work_before_counts_as_waited_for(
     warp, memory, monkeypatch
 ):
-    from streamkit.backends._warp.capture import Part  # no capture of Warp's begins here
+    from streamkit.backends._warp.capture import WarpPart  # no capture of Warp's begins here
 
     view = sk.new_stream(nonblocking=True).to("warp")
     view._streamkit_lent.late = 5  # as ``wp.capture_begin`` notes
     monkeypatch.setattr(warp, "capture_begin", lambda **_: None)
-    Part(view, "relaxed").begin()
+    WarpPart(view, "relaxed").begin()
     assert view._streamkit_lent.late is None
 
 

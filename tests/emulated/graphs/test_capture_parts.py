@@ -77,13 +77,16 @@ class Part:
             driver.cuStreamEndCapture(self.stream.number)
         self.open = False
 
+    def free_deferred(self):
+        assert not self.begins
 
-def prepare():
+
+def prepare(*, empties_cache):
     step("prepare")
 
 
 @contextlib.contextmanager
-def pool():
+def around_capture(*, captures):
     step("pool")
     try:
         yield "the pool of toylib"
@@ -445,7 +448,7 @@ assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
 
 REMEMBERS_THE_CONTEXT = """
 
-def prepare():
+def prepare(*, empties_cache):
     from cuda.bindings import driver
     found.append(int(driver.cuCtxGetCurrent()[1]))
 
@@ -473,8 +476,8 @@ assert int(driver.cuCtxGetCurrent()[1]) == int(before)
 
 EMPTIES_ITS_CACHE = """
 
-def empty_cache():
-    emptied.append(True)
+def prepare(*, empties_cache):
+    emptied.extend([True] * empties_cache)
 
 
 emptied = []
@@ -573,3 +576,42 @@ def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
     assert problems == []
     work()
     stream.sync()
+
+
+TELLS_WHETHER_IT_CAPTURES = """
+
+@contextlib.contextmanager
+def around_capture(*, captures):
+    told.append(captures)
+    yield
+    told.append("left")
+
+
+told = []
+"""
+
+
+def test_calls_before_the_capture_are_in_the_librarys_block_too(program):  # noqa: F811
+    """Threads of its own would otherwise give the GPU work that the capture then misses."""
+    program(
+        START
+        + """
+driver.cuCtxSetCurrent(stream.context)
+cell = int(driver.cuMemAlloc(4)[1])
+told, seen = streamkit_onelib.told, []
+
+def work():
+    seen.append(list(told))
+    handle = sk.current_stream("onelib").handle
+    assert not driver.cuMemsetD32Async(cell, 0, 1, handle)[0]
+
+function = sk.graphed(work)
+with stream:
+    while not function.captures:
+        function()
+assert [told[-1] for told in seen] == [False] * (len(seen) - 1) + [True], seen
+assert told.count("left") == len(seen) > 1
+""",
+        onelib=TAKES_PART + TELLS_WHETHER_IT_CAPTURES,
+        twolib="",
+    )

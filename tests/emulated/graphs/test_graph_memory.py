@@ -131,9 +131,15 @@ class Part:
     def abandon(self):
         log.append("abandon")
 
+    def free_deferred(self):
+        from streamkit._queues import active_captures  # the toy sees that none goes on
+        assert not active_captures.any_goes_on()
+        log.append("free")
+
 
 @contextlib.contextmanager
-def pool():
+def around_capture(*, captures):
+    assert captures
     made = Pool()
     pools.append(weakref.ref(made))
     yield made
@@ -141,12 +147,6 @@ def pool():
 
 def joins_capture(stream, mode):
     return Part()
-
-
-def free_deferred():
-    from streamkit._queues import active_captures  # the toy sees that none goes on
-    assert not active_captures.any_goes_on()
-    log.append("free")
 """
 
 START = f"""
@@ -356,13 +356,13 @@ def core(warp, monkeypatch):
 
 
 def test_warp_frees_at_the_end_of_an_empty_capture_of_its_own(warp, core, gate):
-    from streamkit.backends._warp import adapter  # the capability
+    from streamkit.backends._warp import capture  # no capture of Warp's begins here
     from streamkit.backends._warp.memory import companions  # frees come after it
 
     lent = sk.new_stream(nonblocking=True)
     lent.to("warp")
     gate.hold(lent.handle)
-    adapter.free_deferred()
+    capture.free_deferred()
     assert [name for name, *_ in core.log] == ["begin_capture", "end_capture"]
     assert core.log[0][1] == 0  # no external one, whose end frees nothing
     assert busy(companions[0]), "what is freed would come before the work"
@@ -372,8 +372,10 @@ def test_warp_frees_at_the_end_of_an_empty_capture_of_its_own(warp, core, gate):
 @pytest.mark.parametrize("device", [0, 1])
 def test_what_warp_frees_moves_no_context(warp, cells, monkeypatch, device):
     from streamkit.backends._warp import adapter as warp_adapter  # its part cannot run here
+    from streamkit.backends._warp import capture
 
-    part = SimpleNamespace(begin=int, end=int, abandon=int)
+    free = capture.free_deferred
+    part = SimpleNamespace(begin=int, end=int, abandon=int, free_deferred=free)
     monkeypatch.setattr(warp_adapter, "joins_capture", lambda *_: part)
     sk.new_stream(device=0, nonblocking=True).to("warp")
     with on_device(device):
@@ -386,25 +388,25 @@ def test_what_warp_frees_moves_no_context(warp, cells, monkeypatch, device):
 
 
 def test_warp_frees_later_what_a_queue_that_captures_may_use(core):
-    from streamkit.backends._warp import adapter  # the capability
+    from streamkit.backends._warp import capture  # no capture of Warp's begins here
 
     lent = sk.new_stream(nonblocking=True)
     lent.to("warp")
     check(driver.cuStreamBeginCapture(lent.handle, driver.CUstreamCaptureMode(2)))
-    adapter.free_deferred()
+    capture.free_deferred()
     assert core.log == []
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(lent.handle))))
-    adapter.free_deferred()
+    capture.free_deferred()
     assert core.log
 
 
 def test_warps_empty_capture_ends_whatever_comes(core, monkeypatch):
-    from streamkit.backends._warp import adapter  # the capability
+    from streamkit.backends._warp import capture  # no capture of Warp's begins here
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(vars(core), "wp_cuda_graph_begin_capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        adapter.free_deferred()
+        capture.free_deferred()
     assert [name for name, *_ in core.log] == ["end_capture"]

@@ -29,7 +29,6 @@ NOT_CALLED = {
     "CudaGraph.section",  # for inside the block of a capture
     # for the tests below: the emulated driver shares nothing with other processes
     "share",
-    "share_pool",
     "CudaEvent.export",
     "open_event",
     "token_from_bytes",
@@ -381,10 +380,3 @@ def test_nor_do_those_of_other_processes(primary_context):
             del opened, array
         with on_device(1):
             destroy_stream(kit.raw)
-
-
-def test_nor_does_a_shared_pool(three, primary_context):
-    for current in (primary_context, 0):  # 0: none
-        check(driver.cuCtxSetCurrent(current))
-        with at_most_on_device_0(primary_context):  # as CuPy's own guard of its device
-            sk.share_pool("torch", libraries=["cupy"]).close()

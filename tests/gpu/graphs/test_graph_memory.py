@@ -178,7 +178,9 @@ def test_dropped_graphs_give_warps_memory_back(workload, round_with):
 
 @pytest.mark.alone
 def test_control_warp_alone_does_not_free_after_a_capture_that_it_joined(workload, monkeypatch):
-    monkeypatch.setattr(registry.adapter("warp"), "free_deferred", lambda: None)
+    from streamkit.backends._warp.capture import WarpPart  # it imports Warp
+
+    monkeypatch.setattr(WarpPart, "free_deferred", lambda _: None)
     found = []
     for _ in range(4):
         with_streamkit(workload.warp)

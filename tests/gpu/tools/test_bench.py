@@ -100,15 +100,6 @@ def test_every_way_of_the_whole_program_does_the_same():
     assert all(values == found["one scope"] for values in found.values()), found
 
 
-def test_the_memory_of_one_pool_is_that_of_one_array(report):
-    from bench import memory
-
-    (found,) = report.memory
-    print(found)
-    assert found.each_bytes == memory.BYTES
-    assert memory.BYTES <= found.ours_bytes < found.theirs_bytes
-
-
 def test_the_rest_is_there(report):
     import bench
 

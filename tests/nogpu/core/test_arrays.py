@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._graphs.signatures import find  # what a graph knows an array by
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.backends._managed_tensor import DescribedMemory, layout_of  # of `share`
 from streamkit.protocols import Memory
@@ -157,18 +158,19 @@ def test_a_quantized_tensor_is_not_lent():
 def test_torchs_memory_is_held_as_long_as_anything_uses_it(hold):
     served, tensor = adapter("torch"), need("torch").ones(4)
     memory, left = tensor.untyped_storage(), hold(tensor)
+    assert served.storage_of(tensor).whole is memory
     assert tensor[2:].untyped_storage() is memory
     del tensor
     gc.collect()
-    assert served.is_held(memory)
+    assert served._is_held(memory)
     del left
     gc.collect()
-    assert not served.is_held(memory)
+    assert not served._is_held(memory)
 
 
 def test_memory_of_several_tensors_is_not_counted():
     with pytest.raises(TypeError, match="sparse_coo"):
-        adapter("torch").memory_of(need("torch").eye(3).to_sparse())
+        adapter("torch").storage_of(need("torch").eye(3).to_sparse())
 
 
 # -- CuPy's, on memory that nobody touches ----------------------------------------------------
@@ -238,26 +240,42 @@ def test_the_layout_of_a_tensor_tells_all_that_a_graph_depends_on():
 
 
 def test_a_tensor_that_a_graph_cannot_have_is_refused():
-    torch, served = need("torch"), adapter("torch")
+    torch = need("torch")
     with pytest.raises(ValueError, match=r"requires a gradient, .* Pass array.detach\(\)"):
-        served.array_layout(torch.ones(2, requires_grad=True))
+        find(torch.ones(2, requires_grad=True))
     with pytest.raises(TypeError, match="sparse_coo, of several tensors"):
-        served.array_layout(torch.eye(2).to_sparse())
+        find(torch.eye(2).to_sparse())
+
+
+def test_a_tensor_that_only_holds_others_has_no_memory_that_a_graph_could_know():
+    torch = need("torch")
+
+    class Holder(torch.Tensor):
+        """Made by ``_make_wrapper_subclass``, as classes of tensors that hold others are."""
+
+        @classmethod
+        def __torch_dispatch__(cls, *_):
+            raise AssertionError("a graph only looks at it")
+
+    holder = torch.Tensor._make_wrapper_subclass(Holder, (3,))
+    with pytest.raises(TypeError, match=r"no memory of its own.*Pass the arrays that it holds"):
+        find(holder)
+    assert find(torch.empty(0)).layout.shape == (0,)
 
 
 def test_the_layout_of_a_cupy_array():
     array, served = cupy_array(), adapter("cupy")
-    assert served.array_layout(array) == (ADDRESS, (4, 4), (16, 4), np.dtype("f4"), 4)
+    assert served.array_layout(array) == (ADDRESS, (4, 4), (16, 4), np.dtype("f4"), 4, False)
     assert served.array_layout(array.T).strides == (4, 16)
 
 
 def test_the_layout_of_a_warp_array():
     warp, served = need("warp"), adapter("warp")
     array = warp.zeros((2, 3), dtype=warp.vec3, device="cpu")
-    assert served.array_layout(array) == (array.ptr, (2, 3), (36, 12), warp.vec3, 12)
+    assert served.array_layout(array) == (array.ptr, (2, 3), (36, 12), warp.vec3, 12, False)
     assert served.array_layout(warp.zeros(0, dtype=float, device="cpu")).shape == (0,)
     with pytest.raises(ValueError, match="requires a gradient"):
-        served.array_layout(warp.zeros(2, dtype=float, device="cpu", requires_grad=True))
+        find(warp.zeros(2, dtype=float, device="cpu", requires_grad=True))
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])

@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 
-import streamkit as sk
 from streamkit.protocols.queues import QueueRecord  # the public calls need a device
 from support.libraries import need
 
@@ -56,12 +55,3 @@ def test_an_object_without_memory_is_not_kept(view):
     del stream
     assert watch() is None
     assert not memory_module._kept
-
-
-def test_a_shared_pool_refuses_the_per_thread_stream():
-    cupy = need("cupy")
-    from streamkit.backends._cupy import shared_pool  # its memory needs a device
-
-    assert shared_pool._handle(cupy.cuda.Stream.null) == 0
-    with pytest.raises(sk.UnsupportedStreamError, match="per-thread default stream"):
-        shared_pool._handle(cupy.cuda.Stream.ptds)

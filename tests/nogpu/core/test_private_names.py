@@ -56,11 +56,13 @@ def test_torchs_public_functions_serve_where_its_private_calls_are_gone():
 def test_torchs_memory_is_lent_where_its_holders_cannot_be_counted():
     then = """
 tensor = torch.ones(3)
-print(adapter.memory_of(tensor))
+torch._C._has_Standard_Deleter = lambda _: True  # as of memory of a GPU
+print(*adapter.storage_of(tensor)[1:])
 delete("_C._has_Standard_Deleter")
-print(adapter.memory_of(tensor), adapter.record_stream(tensor, None))
+print(adapter._own_storage(tensor), adapter.record_stream(tensor, None))
 """
-    assert without("torch", "_C._storage_Use_Count", then=then).split() == ["None", "None", "False"]
+    said = without("torch", "_C._storage_Use_Count", then=then).split()
+    assert said == ["True", "None", "None", "False"]
 
 
 def test_the_version_tells_of_random_numbers_where_torch_has_no_headers(monkeypatch, tmp_path):

@@ -218,7 +218,7 @@ def test_without_the_question_whose_memory_it_is_an_array_is_lent(monkeypatch):
     monkeypatch.delattr(torch._C, "_has_Standard_Deleter")
     tensor = torch.ones(3)
     assert torch_adapter.record_stream(tensor, None) is False
-    assert torch_adapter.memory_of(tensor) is None
+    assert torch_adapter._own_storage(tensor) is None
 
 
 # -- what a capture refuses of a training step ----------------------------------------------------

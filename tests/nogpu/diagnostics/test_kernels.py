@@ -226,9 +226,9 @@ def test_torch_tells_its_memory_also_of_what_needs_a_gradient():
     torch, served = need("torch"), registry.adapter("torch")
     assert isinstance(served, Memory)
     array = torch.ones(3, 4, requires_grad=True)
-    assert served.memory_layout(array)[:3] == (array.data_ptr(), (3, 4), (16, 4))
+    assert served.array_layout(array)[:3] == (array.data_ptr(), (3, 4), (16, 4))
     told = named_memory("weight", array).array
     assert (told.name, told.shape, told.address) == ("weight", (3, 4), array.data_ptr())
     assert list(served.pieces_of_memory()) == []  # torch has none on a GPU
     with pytest.raises(TypeError, match="of several tensors"):
-        served.memory_layout(torch.eye(3).to_sparse())
+        served.array_layout(torch.eye(3).to_sparse())

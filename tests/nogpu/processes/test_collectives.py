@@ -34,7 +34,7 @@ from streamkit._queues import registry  # what a CUDA stream calls, as far as it
 
 def refused(work):
     try:
-        registry.work_library(work).wait_for_work(work)
+        registry.work_library(work).work_of(work).wait()
     except sk.UnsupportedStreamError as error:
         assert "call its wait(), which blocks the host" in str(error), error
     else:
@@ -69,7 +69,7 @@ for begin, result in ((collective, 3.0), (future, 3.0), (message, 2.0)):
         store.set(key, "")
         s.sync(60)
         third.sync(60)
-        registry.work_library(pending).wait_for_work(pending)  # done, it blocks and holds nobody
+        registry.work_library(pending).work_of(pending).wait()  # done, it blocks and holds nobody
         assert log[-1] == [result] * 4, (begin, log)
     else:
         store.wait([key])
@@ -200,14 +200,14 @@ def test_the_error_of_a_future_of_torch_is_the_queues():
 def test_a_cuda_stream_takes_a_future_of_torch_that_is_done():
     done, failed, pending = torch.futures.Future(), torch.futures.Future(), torch.futures.Future()
     # what the stream calls: there is no CUDA stream here
-    wait_for = registry.work_library(done).wait_for_work
+    work_of = registry.work_library(done).work_of
     done.set_result(None)
-    wait_for(done)
+    work_of(done).wait()
     failed.set_exception(LookupError("of the future"))
     with pytest.raises(LookupError, match="of the future"):
-        wait_for(failed)
+        work_of(failed).wait()
     with pytest.raises(sk.UnsupportedStreamError, match=r"future.add_done_callback\(launch\)"):
-        wait_for(pending)
+        work_of(pending).wait()
 
 
 def test_neither_is_a_stream():

@@ -67,6 +67,10 @@ def restore_device(device):
     if current_device() != device:
         remembered[0] = device
 
+def own_device():
+    from streamkit.protocols import OwnDevice
+    return OwnDevice(current_device, restore_device)
+
 def enter(stream, enter=enter):
     before, remembered[0] = current_device(), None
     return before, enter(stream)

@@ -46,7 +46,6 @@ PUBLIC = {
     "new_stream",
     "per_thread_stream",
     "races",
-    "share_pool",
     "share",
     "use",
     "wrap",
@@ -158,7 +157,6 @@ ELSEWHERE = {
     "testing": ["accesses", "adversarial", "assert_follows", "for_seeds"],
     "types": [
         "CudaEvent", "CudaGraph", "CudaStream", "GraphedFunction", "HostEvent", "HostStream",
-        "SharedPool",
     ],
 }  # fmt: skip
 

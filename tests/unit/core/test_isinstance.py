@@ -184,7 +184,7 @@ def test_an_optional_function_is_offered_by_whom_has_it(method):
 
 def test_each_function_is_in_one_group_and_those_that_go_together_in_the_same():
     names = [name for group in GROUPS for name in functions(group)]
-    assert len(names) == len(set(names))
+    assert len(names) == len(set(names)) <= 30, "what serves one library is that library's business"
     for together in contract.TOGETHER:
         assert any(set(together) <= set(functions(group)) for group in GROUPS)
 

@@ -13,6 +13,7 @@ import pytest
 import streamkit as sk
 from streamkit._queues import registry  # a library is played
 from streamkit._support import futures  # how often it looks at a loop
+from streamkit.protocols import LibraryWork
 from streamkit.testing import adversarial
 from support.queues import LONG, eventually, within
 
@@ -92,10 +93,10 @@ def test_an_error_that_nobody_waits_for_names_the_line(stream, reported):
 def test_an_error_of_a_librarys_work_names_the_line(stream, monkeypatch, reported):
     work = concurrent.futures.Executor()  # stands for work of a library, as one that torch gives
 
-    def finish_work(_):
+    def finish():
         raise LookupError
 
-    library = types.SimpleNamespace(finish_work=finish_work)
+    library = types.SimpleNamespace(work_of=lambda _: LibraryWork(print, finish))
     monkeypatch.setattr(registry, "work_library", {work: library}.get)
     stream.wait(work)
     stream.close()

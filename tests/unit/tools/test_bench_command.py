@@ -14,7 +14,6 @@ from bench.end_to_end import Whole
 from bench.growth import Curve, Point
 from bench.lateness import Lateness
 from bench.measurements import Count, Import
-from bench.memory import Memory
 from bench.timing import Row
 from support.command import OF_COMMANDS
 from support.documents import ROOT
@@ -44,7 +43,6 @@ REPORT = BenchReport(
         Curve("scope", "managers", "known streams", [Point(10, 5.0, 8.0), Point(5000, 6000.0, 9.0)])
     ],
     end_to_end=[Whole("one scope", 4.0, 3.9, 4.2)],
-    memory=[Memory("one pool", "three", 1_000_000, 2_000_000, 9_000_000, 0.5)],
     counts=[Count("wait", {"record": 1.0, "wait": 2.0}, {"record": 1, "wait": 1})],
     imported=Import("import streamkit", 12.0, 11.0, 13.0, 25.0),
 )
@@ -109,7 +107,7 @@ def test_bench_shows_each_row_with_its_verdict_and_exits_0_whatever_it_is(bench)
         if re.search(r"[\d-] +(aim|yes|no)$", line.rstrip())
     }
     rows = {"fast [x]": "aim", "fair": "yes", "slow": "no"}
-    assert verdicts == {**rows, "soon": "yes", "late": "no", "one pool": "yes"}
+    assert verdicts == {**rows, "soon": "yes", "late": "no"}
     assert "slow: of its 45 ns the calls of CUDA and the libraries that it has to make" in output
     assert "0.25 (0.20-0.30)" in output
     assert "fair: against theirs.call\n" in output
