@@ -394,7 +394,7 @@ class DriverPart:
         graph = self._made = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 if self._old is None or not graph.take_over(self._old):
                     graph.executable = instantiate(graph.graph)
         except BaseException:
@@ -406,7 +406,7 @@ class DriverPart:
         """Destroy the graph that ``end`` has made, if any; the old one is as it was before."""
         made, self._made = self._made, None
         if made is not None:
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 try:
                     made.give_back()
                 finally:

@@ -115,7 +115,7 @@ def _captured(
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
-            with driver.in_context(stream.context) as guard, guard:
+            with driver.in_context(stream.context):
                 disposal.caches.empty(adapters)
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare()

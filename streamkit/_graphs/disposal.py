@@ -210,7 +210,7 @@ class OwnedGraph(UsedPools):
 
     def launch_inside(self, queue: QueueRecord, where: Captured) -> None:
         """Add it to the capture on a queue, behind where it was added there before."""
-        with driver.in_context(self.context) as guard, guard:
+        with driver.in_context(self.context):
             if where.number not in self._outer:  # before the node, which needs it
                 self._outer[where.number] = GraphEnd(where.graph), ()
             end, before = self._outer[where.number]

@@ -63,7 +63,7 @@ def _has_order(piece: Piece, is_ready: Callable[[], bool]) -> bool:
     handles = piece.made_on, piece.last
     try:
         context = driver.primary_context(piece.device)
-        with driver.in_context(context) as guard, guard:
+        with driver.in_context(context):
             if any(driver.capture_id(handle) is not None for handle in handles) or not is_ready():
                 return False
             event = events.create(context, timing=False)

@@ -45,10 +45,7 @@ def allocate(size: int, device: int, stream: int) -> int:
     handle = stream or LEGACY
     resource = mr.get_per_device_resource(device)
     taken_for = Stream(Source(Queue(handle, device)))
-    with (
-        driver.in_context(driver.primary_context(device)) as guard,
-        guard,
-    ):  # for which the resource was made
+    with driver.in_context(driver.primary_context(device)):  # for which the resource was made
         _refuse_in_capture(device, handle)
         # it may call cudaMalloc
         pointer: int = driver.call_beside_captures(resource.allocate, size, taken_for)
@@ -58,7 +55,7 @@ def allocate(size: int, device: int, stream: int) -> int:
 
 def free(pointer: int) -> None:
     resource, size, device, stream = _taken[pointer]
-    with driver.in_context(driver.primary_context(device)) as guard, guard:
+    with driver.in_context(driver.primary_context(device)):
         _refuse_in_capture(device, stream.__cuda_stream__()[1])
         del _taken[pointer]  # before another thread can have it
         # it may call cudaFree

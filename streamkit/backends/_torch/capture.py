@@ -54,7 +54,7 @@ class Part:
             self._numbers.begin()
         self._workspaces.begin()
         # torch (2.11) ends the process with a graph whose beginning has failed
-        with garbage.kept_on_error(self._graph), driver.beside_captures() as guard, guard:
+        with garbage.kept_on_error(self._graph), driver.beside_captures():
             try:
                 self._graph.capture_begin(capture_error_mode=self._mode)
             except Exception:
@@ -68,7 +68,7 @@ class Part:
         with garbage.kept_on_error(self._graph):  # the traceback could end it in a later capture
             self._graph.capture_end()
             self._is_open = False
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 self._end()
                 begun = self._stream.record_event()
                 self._graph.instantiate()
@@ -100,7 +100,7 @@ class Part:
         self._end()
         if self._graph is None:
             return
-        with driver.beside_captures() as guard, guard:
+        with driver.beside_captures():
             workspaces.free(self._made)
             self._graph.reset()
             self._graph = None  # now, because the error's traceback keeps this object
