@@ -96,7 +96,8 @@ class CaptureError(StreamKitError, RuntimeError):
 
 
 class ForkedProcessError(StreamKitError, RuntimeError):
-    """CUDA does not survive a fork, and this process was forked after CUDA was initialised.
+    """What is used belongs to the process from which this one was forked.
 
-    Also the outcome, in a forked child, of a future of ``then`` that was pending at the fork.
+    That is CUDA, if it was initialised before the fork; a host stream of the parent, or an event of
+    one; or a future of ``then`` that was pending at the fork.
     """

@@ -19,7 +19,6 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,53 +109,33 @@ def set_context(context: int) -> None:
 
 
 class in_context:  # noqa: N801 - used as a function
-    """Make a context current for the block, then restore the previous one.
+    """Make a context current for the block, then restore the previous one."""
 
-    Write ``with in_context(c) as guard, guard:``. The second ``guard`` does nothing unless a Ctrl-C
-    comes where the inner exit has not begun to restore: then the outer one restores.
-    """
-
-    __slots__ = "_before", "_context", "_is_moved"
+    __slots__ = "_before", "_context"
 
     def __init__(self, context: int) -> None:
-        self._context, self._before, self._is_moved = context, 0, False
+        self._context = context
 
-    def __enter__(self) -> Self:
-        if not self._is_moved:
-            before, restore = current_context(), loader.cu.cuCtxSetCurrent
-            try:
-                set_context(self._context)
-            except BaseException:
-                restore(before)
-                raise
-            self._before, self._is_moved = before, True
-        return self
+    def __enter__(self) -> None:
+        self._before = current_context()
+        try:
+            set_context(self._context)
+        except BaseException:
+            loader.cu.cuCtxSetCurrent(self._before)
+            raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._is_moved:
-            (code,) = loader.cu.cuCtxSetCurrent(self._before)
-            self._is_moved = bool(code)  # the outer exit tries it again
-            if code:
-                failure = loader.error(loader.cu, "cuCtxSetCurrent", code)
-                messages.raise_or_note(failure, error)
+        (code,) = loader.cu.cuCtxSetCurrent(self._before)
+        if code:
+            loader.cu.cuCtxSetCurrent(self._before)  # the code can be that of earlier work
+            failure = loader.error(loader.cu, "cuCtxSetCurrent", code)
+            messages.raise_or_note(failure, error)
 
 
 def call_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
     """Return what a call returns that is made as inside ``in_context``."""
-    before = current_context()
-    restore = loader.cu.cuCtxSetCurrent  # called by itself, as no interrupt comes before that
-    try:
-        if before != context:
-            set_context(context)
-        found = call(*arguments, **options)
-    except BaseException:
-        restore(before)
-        raise
-    (code,) = restore(before)
-    if code:
-        restore(before)  # the code can be that of earlier work
-        raise error("cuCtxSetCurrent", code)
-    return found
+    with in_context(context):
+        return call(*arguments, **options)
 
 
 def ensure_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -172,7 +151,7 @@ def create_in(context: int, make: Callable[[], Any], destroy: Callable[[int], No
         return int(make())
     made = 0
     try:
-        with in_context(context) as guard, guard:
+        with in_context(context):
             made = int(make())
     except errors.DriverError:
         if made:
@@ -297,7 +276,7 @@ def null_stream(context: int) -> int:
     They read a variable with their first call, and those before 12.9.7 and 13.3 take a "0" in it
     for yes. So StreamKit asks the driver through them, in a way that ends no capture.
     """
-    with in_context(context) as guard, guard:
+    with in_context(context):
         if capture_id(LEGACY) is None:
             is_legacy = stream_id(0) == stream_id(LEGACY)
         else:
@@ -342,58 +321,45 @@ def active_capture_id(stream: Any) -> int:
 
 
 class beside_captures:  # noqa: N801 - used as a function
-    """Allow this thread to query and wait although it, or another, captures some other stream.
-
-    Write ``with beside_captures() as guard, guard:``, for the reason that ``in_context`` has.
-    """
+    """Allow this thread to query and wait although it, or another, captures some other stream."""
 
     __slots__ = "_exchange", "_mode"
 
     def __init__(self) -> None:
         self._exchange, self._mode = _exchange_for_relaxed()
 
-    def __enter__(self) -> Self:
-        if self._mode[0] == _RELAXED:  # the first time, or so was the thread before
-            try:
-                _check(self._exchange(self._mode))
-            except BaseException:
-                if self._mode[0] != _RELAXED:
-                    self._exchange(self._mode)
-                raise
-        return self
+    def __enter__(self) -> None:
+        code = self._exchange(self._mode)
+        if code:
+            if self._mode[0] != _RELAXED:  # it is done, and the code is that of earlier work
+                self._exchange(self._mode)
+            raise _exchange_error(code)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._mode[0] != _RELAXED and (code := self._exchange(self._mode)):
-            messages.raise_or_note(_exchange_error(code), error)  # the outer exit tries it again
+        code = self._exchange(self._mode)
+        if code:
+            self._exchange(self._mode)  # the code can be that of earlier work
+            messages.raise_or_note(_exchange_error(code), error)
 
 
 def call_beside_captures(call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
     """Return what a call returns that is made as inside ``beside_captures``."""
-    exchange, mode = _exchange_for_relaxed()
-    try:
-        _check(exchange(mode))
-        found = call(*arguments, **options)
-    except BaseException:
-        if mode[0] != _RELAXED:  # called by itself, as no interrupt comes before that
-            exchange(mode)
-        raise
-    code = exchange(mode) if mode[0] != _RELAXED else 0
-    if code:
-        exchange(mode)  # the code can be that of earlier work
-        _check(code)
-    return found
+    with beside_captures():
+        return call(*arguments, **options)
 
 
 def relax() -> None:
     """Allow a thread of StreamKit's for ever what ``beside_captures`` allows for a block."""
     exchange, mode = _exchange_for_relaxed()
-    _check(exchange(mode))
+    code = exchange(mode)
+    if code:
+        raise _exchange_error(code)
 
 
 def _exchange_for_relaxed() -> tuple[Callable[[Any], int], Any]:
-    """Return the call that exchanges this thread's mode for the one in its argument; and that.
+    """Return the call that exchanges this thread's mode for that in its argument; and the latter.
 
-    It writes the former mode there, so that no interrupt can come before it is known.
+    It writes the former mode there.
     """
     loader.cu.cuThreadExchangeStreamCaptureMode  # noqa: B018 - loads, or refuses a forked child
     exchange, kind = _exchange()
@@ -405,11 +371,6 @@ def _exchange() -> tuple[Callable[[Any], int], Any]:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     return loader.with_gil("cuThreadExchangeStreamCaptureMode"), ctypes.c_int * 1
-
-
-def _check(code: int) -> None:
-    if code:
-        raise _exchange_error(code)
 
 
 def _exchange_error(code: int) -> errors.DriverError:

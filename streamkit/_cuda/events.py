@@ -108,7 +108,7 @@ def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     event = None
     # a garbage collection that comes inside its import finds a part of it
     if hasattr(core, "Device") and hasattr(core, "EventOptions"):
-        with driver.in_context(context) as guard, guard:
+        with driver.in_context(context):
             try:
                 maker = core.Device(device)
                 maker.set_current()  # it asks for that, once in each thread

@@ -361,10 +361,10 @@ class DriverPart:
         graph = DriverGraph()
         try:
             graph.graph = int(ask("cuStreamEndCapture", self._stream))
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 graph.executable = instantiate(graph.graph)
         except BaseException:
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 graph.close()
             raise
         return graph

@@ -121,7 +121,7 @@ def capture_on(
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
-            with driver.in_context(stream.context) as guard, guard:
+            with driver.in_context(stream.context):
                 empties = disposal.caches.are_due()
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare(empties_cache=empties)

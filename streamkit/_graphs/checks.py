@@ -28,7 +28,7 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
     """Raise CaptureError if the stream captures, or a library's current one in this thread."""
     capturing = stream if stream.is_capturing else None
     if capturing is None:
-        with driver.in_context(stream.context) as guard, guard:
+        with driver.in_context(stream.context):
             found = _capturing(loaded_libraries.libraries(), stream.device_id)
         if found is None:
             return

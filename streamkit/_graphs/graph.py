@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
@@ -15,7 +16,6 @@ from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support import messages
 from streamkit._support.classes import Concrete
-from streamkit._support.locks import RLock
 from streamkit._support.messages import describe
 from streamkit.protocols import Graph
 
@@ -49,7 +49,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._context = stream.context  # made current for calls: default streams depend on it
         self._kept = kept  # while it is captured, by the graph in the making
         self._sections: list[graphs.Section] = []  # the same
-        self._lock = RLock()  # no forked child can use the graph
+        self._lock = threading.RLock()  # no forked child can use the graph
         self._again = _NOT_AGAIN
         """The queue of the last launch, if only that is left to do there; what does it; its end."""
 
@@ -184,7 +184,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Launch after what the libraries were given before, and before what they get next."""
         self._ready()
         queue = self._stream._live()
-        with driver.in_context(self._context) as guard, guard:
+        with driver.in_context(self._context):
             others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
             for asked in (queue, *(other for other, _ in others)):
                 if ordering.capture_of(asked) is not None:  # maybe by another thread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import traceback
 import types
 import warnings
@@ -21,7 +22,6 @@ from streamkit._streams.factories import new_stream
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import wrap
 from streamkit._support import messages, refusals
-from streamkit._support.locks import Lock, take_if_free
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = Lock()  # as those below: no forked child has a GPU
+_turn = threading.Lock()  # as those below: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
 
 
@@ -67,7 +67,7 @@ class _Captured:
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
         self.made = list(results.arrays(result)) if own else []  # what a copy back must not touch
         self.objects = objects  # as those of ``_Seen``
-        self.lock = Lock()
+        self.lock = threading.Lock()
 
 
 @overload
@@ -194,7 +194,7 @@ class GraphedFunction(Generic[P, T]):
         self._copies = copies
         self._fallback = fallback
         self._has_warned = False
-        self._lock = Lock()  # of what follows, never held while the function runs
+        self._lock = threading.Lock()  # of what follows, never held while the function runs
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
         self._has_dead = False  # whether an object has died that a key holds weakly
@@ -274,15 +274,12 @@ class GraphedFunction(Generic[P, T]):
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._call(call.arguments)
         captured = self._find(call)
-        if captured is None and self._is_due(call):
-            taken: list[bool] = []
+        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
             try:
-                if take_if_free(_turn, taken):
-                    # another thread may have captured it since
-                    captured = self._find(call) or self._capture(call, target)
+                # another thread may have captured it since
+                captured = self._find(call) or self._capture(call, target)
             finally:
-                if taken == [True]:
-                    _turn.release()
+                _turn.release()
         if captured is None:
             adapters = [library.adapter for library in loaded_libraries.libraries()]
             with around(adapters):
@@ -355,18 +352,18 @@ class GraphedFunction(Generic[P, T]):
         of the function does it.
         """
         self._has_dead = True
-        dropped, taken = [], list[bool]()
+        if not self._lock.acquire(blocking=False):
+            return
+        dropped = []
         try:
-            if take_if_free(self._lock, taken):
-                self._has_dead = False
-                tables: tuple[OrderedDict[Hashable, Any], ...] = self._captured, self._seen
-                for table in tables:
-                    for key, entry in list(table.items()):
-                        if any(reference() is None for reference in entry.objects):
-                            dropped.append((key, table.pop(key)))
+            self._has_dead = False
+            tables: tuple[OrderedDict[Hashable, Any], ...] = self._captured, self._seen
+            for table in tables:
+                for key, entry in list(table.items()):
+                    if any(reference() is None for reference in entry.objects):
+                        dropped.append((key, table.pop(key)))
         finally:
-            if taken == [True]:
-                self._lock.release()
+            self._lock.release()
         del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:

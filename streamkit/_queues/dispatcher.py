@@ -67,7 +67,6 @@ class _Dispatcher:
     def add(self, point: Point) -> None:
         """Take a point, from any thread; ring unless its queue has other points to wait for."""
         self.new.append(point)
-        # the bell comes last: if an interrupt comes before it rings, the next point rings it
         if self.is_asleep and point.queue not in self.tracks:
             self.bell.ring()
 
@@ -83,7 +82,7 @@ class _Dispatcher:
             try:
                 self._wait()
                 # around all looks, so that each of them is short
-                with driver.beside_captures() as guard, guard:
+                with driver.beside_captures():
                     while not _is_over:
                         self._look()
                         self._wait()

@@ -166,7 +166,7 @@ def _default_record(found: Queue) -> QueueRecord:
         context, primary = driver.primary_context(device), True
     handle = PER_THREAD if found.handle == PER_THREAD else LEGACY
     number: int | None = None
-    with driver.in_context(context) as guard, guard:
+    with driver.in_context(context):
         if handle == LEGACY:
             number = driver.legacy_id()
         elif driver.capture_id(handle) is None:
@@ -489,10 +489,7 @@ def resolve_id(queue: QueueRecord) -> bool:
     if queue.id is None:
         if queue.thread is not None and queue.thread is not this_thread():
             return False  # here its handle is another stream
-        with (
-            driver.in_context(queue.context) as guard,
-            guard,
-        ):  # the per-thread stream is a context's
+        with driver.in_context(queue.context):  # the per-thread stream is a context's
             if driver.capture_id(queue.handle) is not None:
                 return False
             queue.nonblocking = driver.stream_is_nonblocking(queue.handle)

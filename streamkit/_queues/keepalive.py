@@ -290,7 +290,7 @@ def _open(entries: deque[Any]) -> Sequence[Any]:
 class ArrayLoan:
     """Holds an array that a queue uses; once it ends, until the queue's work so far has run."""
 
-    _ended: _EndedLoan | None = None  # until it has one: an interrupt can leave it half made
+    _ended: _EndedLoan | None = None  # until it has one: an error can leave it half made
 
     def __init__(self, array: object, queue: QueueRecord) -> None:
         _prepare()
@@ -304,7 +304,7 @@ class ArrayLoan:
     ) -> None:
         if self._ended is None:
             return
-        waiting[self._ended] = None  # first, as the next lines can be interrupted or refused
+        waiting[self._ended] = None  # first, as the next lines can be refused
         if not is_finalizing() and driver.is_usable():
             _keep_lent([self._ended])
 

@@ -43,8 +43,6 @@ class OwnedQueue(QueueRecord):
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not driver.is_usable():  # bound above: the module may be gone
             return
-        if not getattr(self, "handle", 0):  # an interrupt has left it half made
-            return
         if self.remembered:
             # one that a library began and an error broke makes every wait for the device illegal
             with contextlib.suppress(errors.DriverError):
@@ -89,7 +87,7 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context, which is destroyed with the last reference."""
 
-    handle: int = 0  # until it has one: an interrupt can leave it half made
+    handle: int = 0  # until it has one: an error can leave it half made
     core: Any = None
     context: int = 0  # until it is known
     serves: int = 0

@@ -52,6 +52,8 @@ class HostEvent(Event, metaclass=classes.Concrete):
     def _live(self) -> QueueEnd | None:
         if self._closed:
             raise messages.closed(self)
+        if self._mark is not None and self._mark.is_parents:
+            raise messages.of_parent(self)
         return self._mark
 
     def _record(self, mark: QueueEnd, source: Callable[[], object]) -> None:

@@ -1,12 +1,10 @@
 """The queue behind a host stream: one worker thread runs its items, and ends soon after the last.
 
 An engine can run the items of all queues instead, as that of ``streamkit.testing.adversarial``
-does. In a forked child all queues begin empty, because their worker threads, which go on with the
-items, are in the parent alone.
+does. In a forked child nothing runs the queues of the parent, whose threads go on with the items.
 
-Threads that wait for one another in a circle would hang, which streams of CUDA never do. So a queue
-that one of them holds goes on without it, and the thread gets its turn back when its wait is over.
-A queue cannot go on past a running function: if each of them runs one, one gets ScopeError.
+Threads that wait for one another in a circle would hang, which streams of CUDA never do. If all of
+them wait here and without a timeout, one gets ScopeError instead.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -66,7 +63,6 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # those with items
-_queues: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
 _forks = 0  # how many lie between the process that imported this and the present one
 
 
@@ -96,19 +92,10 @@ def drain() -> None:
 class _Blocked:
     """A thread that waits for a point of a queue."""
 
-    __slots__ = ("deferred", "error", "event", "outer", "queue", "suspended", "timeout")
+    __slots__ = ("error", "event", "queue", "timeout")
 
-    def __init__(
-        self,
-        event: Latch,
-        queue: WorkQueue,
-        timeout: float | None,
-        outer: _Blocked | None,
-    ) -> None:
+    def __init__(self, event: Latch, queue: WorkQueue, timeout: float | None) -> None:
         self.event, self.queue, self.timeout = event, queue, timeout
-        self.outer = outer  # the thread's wait during which a signal's handler began this one
-        self.suspended: list[Turn] = []  # its turns, which it needs back before it goes on
-        self.deferred: list[Turn] = []  # those for which ``outer`` waits, to be queued again
         self.error: ScopeError | None = None
 
 
@@ -119,30 +106,24 @@ _circles = new_lock()
 def _wait(
     event: Latch, queue: WorkQueue, timeout: float | None = None, *, spin: bool = False
 ) -> bool:
-    """Block this thread until the queue sets the event; False after ``timeout`` seconds."""
+    """Block this thread until the queue sets the event; False after ``timeout`` seconds.
+
+    ScopeError if the thread would wait for itself, by way of others.
+    """
     thread = threading.get_ident()
-    blocked = _Blocked(event, queue, timeout, _blocked.get(thread))
+    blocked = _Blocked(event, queue, timeout)
     try:
         with _circles:
             _blocked[thread] = blocked
-            _open_circle(thread)
+            _refuse(_circle(thread))
         if spin:
             reached = waits.ask(functools.partial(_is_set, event), timeout)
         else:
             reached = event.wait(timeout)
     finally:
-        try:
-            _unblock(thread, blocked)
-        except BaseException:  # an interrupt
-            _unblock(thread, blocked)
-            raise
-        finally:
-            for turn in blocked.deferred:
-                turn.put_back()
+        _blocked.pop(thread, None)
     if blocked.error is not None:
         raise blocked.error
-    for turn in blocked.suspended:
-        turn.begin_again()
     return reached
 
 
@@ -158,20 +139,13 @@ def _is_set(event: Latch) -> bool:
     return False
 
 
-def _unblock(thread: int, blocked: _Blocked) -> None:
-    """Note that a thread's wait is over; a second call changes nothing."""
-    with _circles:
-        if blocked.outer is not None:
-            _blocked[thread] = blocked.outer
-        else:
-            _blocked.pop(thread, None)
-
-
 def _circle(thread: int) -> list[_Blocked]:
-    """Return what a thread and others wait for, if it waits for itself by that; else nothing."""
+    """Return the waits of a thread and others, if it waits for itself by them without end."""
     circle: list[_Blocked] = []
     blocked = _blocked.get(thread)
     while blocked is not None and not blocked.event.is_set() and len(circle) < len(_blocked):
+        if blocked.timeout is not None:
+            return []
         circle.append(blocked)
         if blocked.queue.thread == thread:
             return circle
@@ -179,27 +153,30 @@ def _circle(thread: int) -> list[_Blocked]:
     return []
 
 
-def _open_circle(thread: int) -> None:
-    """Let one of the queues go on if a thread that begins to wait would wait for itself."""
-    circle = _circle(thread)
-    if not circle or any(blocked.queue.suspend_turn() for blocked in circle):
+def _refuse(circle: list[_Blocked]) -> None:
+    """Let one of the waits of a circle end with an error."""
+    if not circle:
         return
-    if all(blocked.timeout is None for blocked in circle):
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        text = "; ".join(
-            f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
-            for blocked in circle
-        )
-        others = [*circle[1:], circle[0]]  # the thread that holds a queue waits for the next one's
-        waiting = next(
-            (other for one, other in zip(circle, others, strict=True) if one.queue.function),
-            circle[0],  # a destructor waits, which ran in a worker between two items
-        )
-        waiting.error = ScopeError(
-            f"functions of host streams wait for one another, and none could end: {text}. Order "
-            "the streams with a.wait(b), outside of the functions."
-        )
-        waiting.event.set()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    text = "; ".join(
+        f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
+        for blocked in circle
+    )
+    # The thread that holds a queue waits for the next one's. If a function or a body runs in it,
+    # the error comes to the user. A worker that obeys ``a.wait(b)`` could raise it to nobody.
+    waiting = next(
+        (
+            later
+            for earlier, later in zip([circle[-1], *circle], circle, strict=False)
+            if earlier.queue.function or earlier.queue.turn
+        ),
+        circle[0],  # a destructor waits, which ran in a worker between two items
+    )
+    waiting.error = ScopeError(
+        f"functions or scopes of host streams wait for one another, and none could end: {text}. "
+        "Order the streams with a.wait(b), outside of the functions and scopes."
+    )
+    waiting.event.set()
 
 
 class FirstError:
@@ -282,8 +259,13 @@ class QueueEnd:
 
     @property
     def is_reached(self) -> bool:
-        """Whether all before it has run; in a forked child, True for the marks of the parent."""
-        return self.reached.is_set() or self._forks != _forks
+        """Whether all before it has run."""
+        return self.reached.is_set()
+
+    @property
+    def is_parents(self) -> bool:
+        """Whether this is a forked child, and the mark is of before the fork."""
+        return self._forks != _forks
 
     @property
     def done(self) -> bool:
@@ -361,36 +343,13 @@ class Turn:
             _wait(self.begun, self._queue)
 
     def __call__(self) -> None:
-        """Let the other thread run, until it ends the turn or is suspended."""
+        """Let the other thread run, until it ends the turn."""
         with _circles:  # or that thread could seem to wait for itself
-            if self.over:  # an interrupt ended it while it waited for the queue
+            if self.over:  # it ended while it waited for the queue
                 return
             self._queue.thread, self._queue.turn = self.thread, self
-            blocked = _blocked.get(self.thread)
-            if blocked is not None and blocked.event is not self.begun and _circle(self.thread):
-                # a handler of a signal began another wait there, which needs this queue to go on
-                self._queue.let_go(self)
-                blocked.deferred.append(self)
-                return
-            release = self._release
             self.begun.set()
-        release.wait()
-
-    def suspend(self) -> None:
-        """Let the queue go on while the turn's thread is blocked."""
-        release = self._release
-        self.begun, self._release = Latch(), Latch()
-        _blocked[self.thread].suspended.append(self)
-        release.set()
-
-    def begin_again(self) -> None:
-        """Wait for the queue again, as its next item."""
-        self.put_back()
-        _wait(self.begun, self._queue)
-
-    def put_back(self) -> None:
-        """Be the queue's next item."""
-        self._queue.put_first(self)
+        self._release.wait()
 
     @property
     def has_ended(self) -> bool:
@@ -401,7 +360,8 @@ class Turn:
         if not self.has_ended:
             with _circles:  # so that it does not begin meanwhile
                 self.over = True
-                self._queue.let_go(self)
+                if self._queue.turn is self:
+                    self._queue.thread, self._queue.turn = 0, None
             self._queue.end_item(self)
             self._release.set()
 
@@ -440,18 +400,18 @@ class WorkQueue:
         self.name = name  # of its threads
         self.title = title  # in messages
         self.first = FirstError()  # the one that no wait for the queue has raised
-        self.begin()
-        _queues.add(self)
-
-    def begin(self) -> None:
-        """Begin with no items and no worker, as a new queue or in a forked child."""
         self._items: deque[Item] = deque()
-        self._lock = locks.RLock()  # a destructor that submits may run inside it
-        self.worker = None
+        self._lock = new_lock()  # a destructor that submits may run inside it
         self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
         self.turn: Turn | None = None  # the one that another thread has
         self.thread = 0  # the one that runs an item
         self._pending: set[Item] = set()  # items that have not ended
+        self._forks = _forks
+
+    @property
+    def is_parents(self) -> bool:
+        """Whether this is a forked child, and the queue is of before the fork."""
+        return self._forks != _forks
 
     @property
     def engine(self) -> Engine | None:
@@ -482,23 +442,11 @@ class WorkQueue:
             self._pending.add(item)
             engine.put(self, item)
             return
-        try:
-            with self._lock:
-                _working.add(self)
-                self._items.append(item)
-                self._pending.add(item)
-            self._have_worker(item)
-        except BaseException:  # after an interrupt, what is queued has to run
-            if self._items:
-                self._have_worker(item)
-            raise
-
-    def put_first(self, turn: Turn) -> None:
-        """Queue a turn again, ahead of all other items."""
         with self._lock:
             _working.add(self)
-            self._items.appendleft(turn)
-        self._have_worker(turn)
+            self._items.append(item)
+            self._pending.add(item)
+        self._have_worker(item)
 
     def _have_worker(self, item: Item) -> None:
         """Start a worker unless there is one; of two that start at once, one works."""
@@ -531,7 +479,7 @@ class WorkQueue:
         thread = threading.get_ident()
         with self._lock:
             self.worker = self.worker or worker
-        while self.worker is worker:  # in a child that an item has forked, the queue has none
+        while self.worker is worker and not self.is_parents:  # in a child that an item has forked
             with self._lock:
                 self.thread = thread  # also between two items, where a destructor may wait
                 if not self._items:
@@ -553,7 +501,7 @@ class WorkQueue:
                 item, (QueueEnd, Turn)
             ):  # a turn ends itself, before its thread goes on
                 self.end_item(item)
-        stays = self.worker is worker
+        stays = self.worker is worker and not self.is_parents
         # the frames of an error hold this one
         item = None  # type: ignore[assignment]
         del self
@@ -562,20 +510,6 @@ class WorkQueue:
     def __del__(self) -> None:
         if self.worker:
             self.worker.bell.ring()
-
-    def suspend_turn(self) -> bool:
-        """Let the queue go on if a waiting thread holds it; False if none does."""
-        turn = self.turn
-        if turn is None:
-            return False
-        self.let_go(turn)
-        turn.suspend()
-        return True
-
-    def let_go(self, turn: Turn) -> None:
-        """Note that a thread holds the queue no longer."""
-        if self.turn is turn:
-            self.thread, self.turn = 0, None
 
     def end_item(self, item: Item) -> None:
         """Note that an item has ended."""
@@ -608,7 +542,7 @@ class WorkQueue:
 
     def give_up(self) -> None:
         """Report the error, once all has run, of a queue for which no wait can begin any more."""
-        if _engine is not None:  # it raises the errors itself
+        if _engine is not None or self.is_parents:  # an engine raises the errors itself
             return
         mark = QueueEnd(self)
         mark.tell(self._forget_error)
@@ -682,12 +616,9 @@ reports.drops.append(drop_all)
 
 def _begin_anew() -> None:
     global _forks  # noqa: PLW0603 - one count for the process
-    if _engine is None:  # an engine runs items in the thread that waits, which the child has
-        _forks += 1
-        _working.clear()
-        _blocked.clear()
-        for queue in list(_queues):
-            queue.begin()
+    _forks += 1
+    _working.clear()
+    _blocked.clear()
 
 
 locks.in_child(_begin_anew)

@@ -19,7 +19,7 @@ from streamkit._queues import keepalive, open_scopes, registry, trace
 from streamkit._streams.host_event import HostEvent, no_cuda, no_view
 from streamkit._streams.host_queue import Function, QueueEnd, Turn, Wait, WorkQueue
 from streamkit._support import classes, futures, messages, refusals, reports
-from streamkit._support.locks import is_early_child, new_lock
+from streamkit._support.locks import in_child, is_early_child, new_lock
 from streamkit._support.reports import Failure, Submitted
 from streamkit.backends import names
 from streamkit.protocols import Event, Stream
@@ -164,6 +164,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def _check_open(self) -> None:
         if self._closed:
             raise messages.closed(self)
+        if self._work.is_parents:
+            raise messages.of_parent(self)
         if (
             self._thread is not None
             and per_thread.stream is not self
@@ -541,7 +543,7 @@ class _KeptOnHost(keepalive.KeepAlive):
         self._mark = mark
 
     def has_passed(self) -> bool:
-        """Whether the mark is reached; in a forked child, never if it is the parent's."""
+        """Whether the mark is reached."""
         return self._mark.reached.is_set()
 
 
@@ -561,8 +563,21 @@ default_stream = HostStream(owned=False, name="default")
 
 class _PerThread(threading.local):
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
         self.stream = HostStream(owned=False, name="per-thread", thread=threading.get_ident())
 
 
 per_thread = _PerThread()
 """Its ``stream`` is the default queue of the thread that asks."""
+
+
+def _begin_anew() -> None:
+    """Give a forked child default queues of its own."""
+    global default_stream  # noqa: PLW0603 - the process has one
+    default_stream = HostStream(owned=False, name="default")
+    per_thread.begin()
+
+
+in_child(_begin_anew)

@@ -22,29 +22,20 @@ def held_back() -> Generator[None]:
 
     An object that loses its last reference still dies at once.
     """
+    global _was_enabled  # noqa: PLW0603 - the process has one collector
     holder = object()
     try:
-        _take(holder)
+        with _lock:
+            if not _holders:
+                _was_enabled = gc.isenabled()
+            _holders.add(holder)
+            gc.disable()
         yield
     finally:
-        try:
-            _release(holder)
-        except BaseException:  # an interrupt
-            _release(holder)
-            raise
-
-
-def _take(holder: object) -> None:
-    global _was_enabled  # noqa: PLW0603 - the process has one collector
-    with _lock:
-        if not _holders:
-            _was_enabled = gc.isenabled()
-        _holders.add(holder)
-        gc.disable()
+        _release(holder)
 
 
 def _release(holder: object) -> None:
-    """Let it go; after an interrupt, a second time does what is left."""
     with _lock:
         if _holders == {holder} and _was_enabled:
             gc.enable()
@@ -69,7 +60,7 @@ def keep_forever(*objects: object) -> None:
 @contextlib.contextmanager
 def kept_on_error(one: object) -> Generator[None]:
     """Keep an object forever, unless the block ends without an error."""
-    keep_forever(one)  # first, for an interrupt can come at any moment
+    keep_forever(one)
     yield
     _change_references("Py_DecRef", one)
 

@@ -1,51 +1,15 @@
-"""Locks that an interrupt does not leave held and a forked child finds free; a latch, a bell."""
+"""Locks that a forked child finds free; a latch, a bell."""
 
 from __future__ import annotations
 
-import _thread
-import math
 import os
-import sys
 import threading
 import time
-from operator import methodcaller
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-# In CPython 3.14 an interrupt can come between the call of an ``__enter__`` in C and the block, so
-# that the lock stays held (https://github.com/python/cpython/issues/148874). None comes after a
-# Python function has returned, nor after an attribute is read, even if a call in C gives its value.
-# The ``__exit__`` of both classes is in C, so that none comes before it has released the lock.
-if TYPE_CHECKING or sys.version_info[:2] != (3, 14):
-    Lock = threading.Lock
-    RLock = threading.RLock
-else:
-
-    class RLock(_thread.RLock):
-        """threading.RLock, whose block releases it whenever an interrupt comes."""
-
-        _entered = property(_thread.RLock.__enter__)
-
-        def __enter__(self) -> bool:
-            return self._entered
-
-    class Lock:
-        """threading.Lock, likewise; it has no subclasses."""
-
-        __slots__ = ("__exit__", "acquire", "locked", "release")
-
-        def __init__(self) -> None:
-            lock = threading.Lock()
-            for name in self.__slots__:
-                setattr(self, name, getattr(lock, name))
-
-        _entered = property(methodcaller("acquire"))
-
-        def __enter__(self) -> bool:
-            return self._entered
 
 
 def in_child(call: Callable[[], object]) -> None:
@@ -57,19 +21,17 @@ def in_child(call: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=call)
 
 
-def new_lock() -> RLock:
+def new_lock() -> threading.RLock:
     """Return a lock that a garbage collection inside it may take again.
 
     It is made anew in a forked child, which lacks the thread that may have held it.
     """
-    lock = RLock()
+    lock = threading.RLock()
     _locks.add(lock)
     return lock
 
 
-_locks: WeakSet[RLock] = WeakSet()  # one handler for all, as none can be taken back
-
-
+_locks: WeakSet[threading.RLock] = WeakSet()  # one handler for all, as none can be taken back
 _process = os.getpid()
 
 
@@ -89,24 +51,6 @@ def _free_locks() -> None:
 
 
 in_child(_free_locks)
-
-
-def take_if_free(lock: Lock, taken: list[bool]) -> bool:
-    """Take a lock if that needs no wait; note and return whether it is taken.
-
-        taken: list[bool] = []
-        try:
-            if take_if_free(lock, taken):
-                ...
-        finally:
-            if taken == [True]:
-                lock.release()
-
-    An interrupt never comes between the taking and the note, since one call in C does both, nor
-    between ``finally`` and the release.
-    """
-    taken += map(lock.acquire, (False,))
-    return taken[0]
 
 
 def new_turn_lock() -> list[object]:
@@ -138,50 +82,6 @@ def wait_for_turn(lock: list[object], me: object) -> None:
         time.sleep(0)
 
 
-# A thread of a free-threaded CPython asks for a lock a few times before it sleeps. An interrupt
-# that comes meanwhile does not wake it (3.13), so that it sleeps for a part of the wait at once.
-_LOSES_INTERRUPTS = "free-threading" in sys.version
-_PART = 0.1
-
-
-class Latch:
-    """A ``threading.Event`` that is never cleared, and for which one thread waits.
-
-    An event's own lock stays held if an interrupt comes as ``wait`` or ``set`` takes it, so that
-    the other thread hangs. Here one call in C waits or sets, and so an interrupt undoes neither.
-    """
-
-    __slots__ = ("_is_set", "_lock")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        """Let the wait end; what is set already stays so."""
-        self._is_set = True  # no interrupt comes between this and the release
-        try:  # noqa: SIM105 - the call of suppress would be a moment for one
-            self._lock.release()
-        except RuntimeError:  # it was set before
-            pass
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is set; False after ``timeout`` seconds."""
-        if self._is_set:
-            return True
-        if not _LOSES_INTERRUPTS:
-            return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._lock.acquire(timeout=max(0, min(_PART, end - time.monotonic()))):
-            if time.monotonic() >= end:
-                return False
-        return True
-
-
 class Bell:
     """What wakes one thread, again and again. Even a destructor may ring, as no block holds it."""
 
@@ -201,3 +101,25 @@ class Bell:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it rings; False after ``timeout`` seconds."""
         return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
+
+
+class Latch(Bell):
+    """A ``threading.Event`` that is never cleared, and for which one thread waits, once.
+
+    One call in C waits or sets, at a third of the cost of an event. So an interrupt leaves nothing
+    held, wherever it comes while a scope of a host stream is entered or left.
+    """
+
+    __slots__ = ("_is_set",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Let the wait end; what is set already stays so."""
+        self.ring()
+        self._is_set = True  # last: if an interrupt comes before it, a second call does the rest

@@ -127,6 +127,15 @@ def forked() -> ForkedProcessError:
     )
 
 
+def of_parent(obj: object) -> ForkedProcessError:
+    """Return the error for the use of a host object of the parent in a forked child."""
+    return ForkedProcessError(
+        f"{describe(obj)} belongs to the process from which this one was forked, whose threads run "
+        "its work. Make a new one here, or start workers with multiprocessing's 'spawn' or "
+        "'forkserver' method."
+    )
+
+
 def closed(obj: object) -> StreamClosedError:
     """Return the error for the use of a closed object."""
     return StreamClosedError(f"{describe(obj)} is closed. Make a new one.")

@@ -24,7 +24,7 @@ def warn_unentered(what: str, statement: str) -> None:
     warnings.warn(text, RuntimeWarning, stacklevel=3)  # often the line that made and dropped it
 
 
-class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - one more frame would be a place for an interrupt
+class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - it has no public name
     """What a generator function does around a block."""
 
     statement: str

@@ -53,8 +53,6 @@ class WeakTable(dict[int, "ref[V]"], Generic[V]):
 
     def _sweep(self) -> None:
         with self._lock:
-            # at first, because a sweep that a Ctrl-C ends would be begun again by each call
-            self._sweep_at = 2 * len(self) + 1_000
             for key, seen in self.copy().items():
                 if seen() is None:
                     taken = self.pop(key, None)

@@ -116,7 +116,7 @@ class ArrayToken(Token):
         if entered is None:
             raise messages.gone(self, self._process)
         try:
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 memory = self._memory_after_sender(context, entered)
             return adapt(adopt, self._layout.moved(memory.base), device, memory, queue)
         except BaseException as error:
@@ -147,7 +147,7 @@ class ArrayToken(Token):
         memory = Mapping(SharedAllocation(self._process, number, handle, context), entered)
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
             raise messages.gone(self, self._process)
-        with driver.in_context(context) as guard, guard:
+        with driver.in_context(context):
             start, found = memory_pools.range_of(memory.base)
         if start + found < memory.base + size:
             raise ValueError(

@@ -99,7 +99,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
         raise messages.kept_in_capture(source)
     layout = _layout(array)
     held: Any = array
-    with driver.in_context(driver.primary_context(device)) as guard, guard:
+    with driver.in_context(driver.primary_context(device)):
         if copy:
             first, end = layout.reach()
             held = Copy(driver.primary_context(device), end - first)

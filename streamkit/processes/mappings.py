@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +17,6 @@ from streamkit import errors
 from streamkit._cuda import driver, memory_pools
 from streamkit._queues import keepalive
 from streamkit._support import living_processes
-from streamkit._support.locks import Lock, take_if_free
 from streamkit.processes import driver as sharing
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Opened:
         self.base, self.users, self.unused_since = base, 0, 0.0
 
 
-_lock = Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
+_lock = threading.Lock()  # no RLock: a garbage collection inside it sweeps, and must not get it
 _opened: dict[SharedAllocation, _Opened] = {}
 _given_back: deque[SharedAllocation] = deque()  # by destructors, which take no lock
 _ask_at = 0.0
@@ -107,30 +107,26 @@ def _close(unused: list[SharedAllocation]) -> None:
     for allocation in unused:
         base = _opened.pop(allocation).base
         # it fails in a broken context and in a forked child
-        context = driver.in_context(allocation.context)
-        with contextlib.suppress(errors.StreamKitError), context, context:
+        with contextlib.suppress(errors.StreamKitError), driver.in_context(allocation.context):
             driver.ask("cuIpcCloseMemHandle", base)
 
 
 def _sweep() -> None:
     global _ask_at  # noqa: PLW0603 - of the one table
     now = monotonic()
-    if now < _ask_at:
+    if now < _ask_at or not _lock.acquire(blocking=False):
         return
-    taken: list[bool] = []
     try:
-        if take_if_free(_lock, taken):
-            _ask_at = now + _ASKED_EVERY
-            _count_back()
-            for one, its in list(_opened.items()):
-                is_late = its.unused_since < now - _UNUSED_FOR
-                if not its.users and (is_late or not living_processes.is_alive(one.owner)):
-                    _close([one])
+        _ask_at = now + _ASKED_EVERY
+        _count_back()
+        for one, its in list(_opened.items()):
+            is_late = its.unused_since < now - _UNUSED_FOR
+            if not its.users and (is_late or not living_processes.is_alive(one.owner)):
+                _close([one])
     except OSError:  # no file descriptor is left to find out which processes are alive
         pass
     finally:
-        if taken == [True]:
-            _lock.release()
+        _lock.release()
 
 
 keepalive.add_sweep(_opened, _sweep)

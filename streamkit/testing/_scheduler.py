@@ -21,7 +21,6 @@ from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Engine, Function, QueueEnd, Turn, Wait
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import messages, refusals, reports
-from streamkit._support.locks import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -170,7 +169,7 @@ class _Scheduler(Engine):
         self.had_work = False
         """Whether it was given anything that it could run in another order."""
         self._thread = threading.get_ident()
-        self._lock = RLock()
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._stuck_since = math.inf
         self._resting: set[int] = set()  # threads that found nothing to run since the last change

@@ -105,10 +105,8 @@ class _GraphPool:
             # what can fail here is a broken context, which every other call reports
             with (
                 contextlib.suppress(errors.DriverError),
-                driver.in_context(context) as context_guard,
-                context_guard,
-                driver.beside_captures() as mode_guard,
-                mode_guard,
+                driver.in_context(context),
+                driver.beside_captures(),
             ):
                 self.plans.clear()  # first, as one of them can have memory of the pool
                 self._memory.end()

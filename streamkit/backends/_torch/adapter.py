@@ -379,7 +379,7 @@ def _work_of_future() -> Any:
 
 def _finish_copies(work: Any, future: Any) -> None:
     for device in _devices_of(future.value()):
-        with driver.beside_captures() as guard, guard, _after(work, device) as stream:
+        with driver.beside_captures(), _after(work, device) as stream:
             stream.synchronize()
 
 

@@ -64,7 +64,7 @@ class Part:
             self._numbers.begin()
         self._go_to(self._origin)
         # torch (2.11) ends the process with a graph whose beginning has failed
-        with garbage.kept_on_error(self._graph), driver.beside_captures() as guard, guard:
+        with garbage.kept_on_error(self._graph), driver.beside_captures():
             try:
                 self._graph.capture_begin(capture_error_mode=self._mode)
             except Exception:
@@ -88,7 +88,7 @@ class Part:
         with garbage.kept_on_error(self._graph):  # the traceback could end it in a later capture
             self._graph.capture_end()
             self._is_open = False
-            with driver.beside_captures() as guard, guard:
+            with driver.beside_captures():
                 self._end()
                 begun = self._origin.record_event()
                 self._graph.instantiate()
@@ -120,7 +120,7 @@ class Part:
         self._end()
         if self._graph is None:
             return
-        with driver.beside_captures() as guard, guard:
+        with driver.beside_captures():
             self._graph.reset()
             self._graph = None  # now, because the error's traceback keeps this object
             # what was allocated inside is torch's, cached where no other capture finds it

@@ -66,7 +66,7 @@ _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the nex
 class _Event:
     """An event of the driver, destroyed with this object."""
 
-    handle: int = 0  # until it has one: an interrupt can leave it half made
+    handle: int = 0  # until it has one: an error can leave it half made
 
     def __init__(self, context: int) -> None:
         self.handle = events.create(context, timing=False)
@@ -363,7 +363,7 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         if not queues:
             return native(*arguments)
         # locked, because a second thread would take this thread's pool for the one to set again
-        with _lock, driver.beside_captures() as guard, guard, contextlib.ExitStack() as back:
+        with _lock, driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in queues:
                 found = memory_pools.current(lent.device)
                 pool = lent.own_pool(found)

@@ -330,7 +330,7 @@ class _OnDevice:
 
     def check(self) -> Iterator[Finding]:
         """Ask each loaded library, with the device's primary context current."""
-        with driver.in_context(driver.primary_context(self.device)) as guard, guard:
+        with driver.in_context(driver.primary_context(self.device)):
             for name, load in registry.loaded().items():
                 yield from run_check(name, functools.partial(self._ask, name, load), name)
             for look in (self._captures, self._apart, self._frees_on_legacy, self._mixture):

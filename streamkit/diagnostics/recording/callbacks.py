@@ -130,8 +130,6 @@ class Subscription:
         self._places: list[tuple[Callable[[], Any], bool]] = []
         self.noted_by: Any = None
         """The function that CUPTI calls."""
-        self._hook: Any = None
-        self._former_hook: Any = None
         self.facts: list[Any] = []
         """In the order of the calls: what makes a ``Fact`` of each."""
         self._lost: list[int] = []
@@ -158,7 +156,6 @@ class Subscription:
                 self.noted_by = self._reader(self._calls)
                 self._callback = _CALLBACK(self.noted_by)
                 self._begin(library)
-                self._catch_interrupts()
             self._open += 1
             if place is not None:
                 self._places.append((place, of_launches))
@@ -196,24 +193,7 @@ class Subscription:
         for number in _WATCHED:  # an older CUPTI does not know the newest calls
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
-    def _catch_interrupts(self) -> None:
-        """Have those that come as the callback begins, before it can catch them, come after it."""
-        former, code = sys.unraisablehook, self.noted_by.__code__
-
-        def hook(unraisable: Any) -> None:
-            # by its traceback: from Python 3.13 on ctypes does not say whose the exception is
-            raised = unraisable.exc_type is KeyboardInterrupt and unraisable.exc_traceback
-            if raised and raised.tb_frame.f_code is code:
-                _interrupt_later()
-            else:
-                former(unraisable)
-
-        self._former_hook, self._hook, sys.unraisablehook = former, hook, hook
-
     def _end(self) -> None:
-        if sys.unraisablehook is self._hook:
-            sys.unraisablehook = self._former_hook
-        self._hook = self._former_hook = None
         self.facts = []  # who listened has them
         library, self._library = self._library, None
         if not loader.is_forked:  # CUPTI is the parent's

@@ -372,7 +372,7 @@ def test_warp_frees_at_the_end_of_an_empty_capture_of_its_own(warp, core, gate):
 @pytest.mark.parametrize("device", [0, 1])
 def test_what_warp_frees_moves_no_context(warp, cells, monkeypatch, device):
     from streamkit.backends._warp import adapter as warp_adapter  # its part cannot run here
-    from streamkit.backends._warp import capture
+    from streamkit.backends._warp import capture  # a part of it stands in; it imports Warp
 
     free = capture.free_deferred
     part = SimpleNamespace(begin=int, end=int, abandon=int, free_deferred=free)

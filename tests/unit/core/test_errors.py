@@ -88,6 +88,8 @@ WORDED = [
     (raised(loader._check_version, 11080), "CUDA 11.8"),
     (raised(loader._check_version, 11080), "update the NVIDIA driver"),
     (messages.forked(), "spawn"),
+    (messages.of_parent(HOST), "worker"),
+    (messages.of_parent(HOST), "spawn"),
     (messages.closed(HOST), "worker"),
     (messages.closed(HOST), "new one"),
     (messages.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),

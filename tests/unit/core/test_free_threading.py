@@ -22,8 +22,7 @@ from streamkit._queues.points import Point  # as above
 from streamkit._streams import host_worker  # how long a worker waits has no name
 from streamkit._streams.host_queue import WorkQueue  # another thread comes between
 from streamkit._streams.then import HostThenCalls  # slow to be made here
-from streamkit._support import locks  # to be a free-threaded Python
-from streamkit._support.locks import Latch, new_turn_lock  # it says how it is taken
+from streamkit._support.locks import new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
 from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
 from streamkit.diagnostics.recording.callbacks import Subscription  # as above
@@ -64,31 +63,6 @@ def test_a_turn_lock_is_taken_while_its_holder_leaves():
         lock, me = Left([object()]), object()
         exec(way, {"lock": lock, "me": me})  # noqa: S102 - as the package has it
         assert [*lock] == [me], way
-
-
-class Held:
-    """A lock that is let go once it has been waited for three times."""
-
-    def __init__(self):
-        self.waits = []
-
-    def acquire(self, timeout):
-        self.waits.append(timeout)
-        return len(self.waits) == 3
-
-
-def test_a_wait_is_in_parts_where_a_lock_misses_an_interrupt(monkeypatch):
-    monkeypatch.setattr(locks, "_LOSES_INTERRUPTS", True)
-    latch = Latch()
-    latch._lock = held = Held()
-    assert latch.wait()
-    assert held.waits == [0.1] * 3
-    held.waits.clear()
-    assert not latch.wait(-1)
-    assert held.waits == [0]
-    held.waits.clear()
-    assert latch.wait(1_000)
-    assert held.waits == [0.1] * 3
 
 
 class Dropped(Point):

@@ -6,7 +6,6 @@ import contextlib
 import gc
 
 from streamkit._support.weak_table import WeakTable  # no public name tells what it holds
-from support.interrupts import interrupted
 
 
 class Thing:
@@ -81,11 +80,3 @@ def test_the_living_are_not_looked_through_at_every_entry():
     for number, thing in enumerate(things):
         table.put(number, thing)
     assert 0 < len(sweeps) < 5, sweeps
-
-
-def test_a_sweep_that_is_interrupted_is_not_begun_again_by_each_call():
-    table, kept = WeakTable(), [Thing() for _ in range(1_001)]
-    for number, one in enumerate(kept[:-1]):
-        table.put(number, one)
-    assert interrupted(lambda: table.put(1_000, kept[-1]), 100)  # in the middle of the sweep
-    assert not interrupted(lambda: table.put(1_001, kept[0]), 50)  # no sweep makes so many calls

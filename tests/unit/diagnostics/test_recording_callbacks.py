@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import signal
 import struct
-import sys
 import threading
 import time
 
@@ -431,42 +430,3 @@ def test_an_interrupt_in_a_callback_comes_after_it(cupti):
         wait_for_interrupt(lambda: cupti.call(NUMBER["cuEventRecord"], words(5, 16)))
     made.close()
     assert made.lost == 0
-
-
-def raise_at_the_beginning_of(function, error):
-    """Have the error come as a signal does: at the first step of the function, before any line."""
-
-    def begins(frame, event, _argument):
-        if frame.f_code is function.__code__:
-            sys.settrace(None)
-            raise error
-
-    sys.settrace(begins)
-
-
-def test_an_interrupt_before_a_callback_can_catch_it_comes_after_it(cupti, monkeypatch):
-    others = []
-    monkeypatch.setattr(sys, "unraisablehook", others.append)
-    before = sys.unraisablehook
-    made = Subscription()
-    made.open(lambda: None)
-    call = cupti.callback  # by ctypes, whose report differs between versions of Python
-
-    def interrupted():
-        raise_at_the_beginning_of(made.noted_by, KeyboardInterrupt)
-        call(None, 0, 0, None)
-
-    with pytest.raises(KeyboardInterrupt):
-        wait_for_interrupt(interrupted)
-    assert others == []
-
-    def other_function(*_):
-        raise KeyboardInterrupt
-
-    type(call)(other_function)(None, 0, 0, None)
-    raise_at_the_beginning_of(made.noted_by, ValueError)
-    call(None, 0, 0, None)
-    assert [found.exc_type for found in others] == [KeyboardInterrupt, ValueError]
-    others.clear()  # they hold frames
-    made.close()
-    assert sys.unraisablehook is before

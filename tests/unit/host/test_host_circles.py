@@ -1,9 +1,7 @@
-"""Threads that hold host streams and wait for one another go on, as on CUDA."""
+"""Threads that hold host streams and wait for one another in a circle: one of them is refused."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import threading
 
 import pytest
@@ -20,64 +18,41 @@ def go_on(count, work):
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_threads_that_enter_streams_in_a_circle_go_on(count):
-    streams = [sk.new_stream("cpu") for _ in range(count)]
-    entered, seen = threading.Barrier(count), []
+def test_of_threads_that_enter_streams_in_a_circle_one_is_refused_by_name(count):
+    streams = [sk.new_stream("cpu", name=f"of {number}") for number in range(count)]
+    entered, seen, refused = threading.Barrier(count), [], []
 
     def work(number):
+        threading.current_thread().name = f"thread {number}"
         first, second = streams[number], streams[(number + 1) % count]
         with first:
             entered.wait(LONG)
-            with second:
-                assert sk.current_stream() is second
-                seen.append(number)
+            try:
+                with second:
+                    assert sk.current_stream() is second
+                    seen.append(number)
+            except sk.ScopeError as error:
+                refused.append(str(error))
             assert sk.current_stream() is first
 
     for _ in range(20):
         go_on(count, work)
-    for stream in streams:
-        stream.sync(timeout=LONG)
-    assert sorted(seen) == sorted(list(range(count)) * 20)
-
-
-def test_in_a_circle_one_streams_bodies_never_overlap(stream, other):
-    """What the first body waits for is there while the second one is still in its stream."""
-    inside, second, waits, went_on = (threading.Event() for _ in range(4))
-    seen = []
-
-    def body():
-        with stream:
-            inside.set()
-            assert waits.wait(LONG)
-            stream.wait(other)
-            seen.append("first")
-            went_on.set()
-
-    def later():
-        assert inside.wait(LONG)
-        assert eventually(lambda: pending(stream) == 2)  # the first body, and the mark behind it
-        with stream:
-            seen.append("second")
-            second.set()
-            assert eventually(lambda: pending(other) == 0)
-            went_on.wait(0.2)  # in vain
-            seen.append("end of the second")
-
-    def beside():
-        assert inside.wait(LONG)
-        other.wait(stream)
-        other.submit(second.wait, LONG)
-        assert eventually(lambda: pending(stream) == 3)
-        waits.set()
-
-    go_on(3, lambda number: (body, later, beside)[number]())
-    stream.sync(timeout=LONG)
-    assert seen == ["second", "end of the second", "first"]
+        assert len(seen) == count - 1
+        (text,) = refused
+        for number, stream in enumerate(streams):
+            assert (
+                f"host stream {stream.id} 'of {number}' runs in the thread 'thread {number}'"
+                in text
+            )
+        for stream in streams:
+            stream.sync(timeout=LONG)
+        seen.clear()
+        refused.clear()
 
 
 @pytest.mark.parametrize("last", ["the body", "the other stream"])
-def test_a_body_that_waits_for_a_stream_that_waits_for_it_goes_on(stream, other, hold, last):
-    """What the other thread gave to the body's stream runs first, as on CUDA."""
+def test_a_body_that_waits_for_a_stream_that_waits_for_it_is_refused(stream, other, hold, last):
+    """The error comes to the body, also if the other stream's worker is the last to wait."""
     gate = hold(other)
     inside, waits, seen = threading.Event(), threading.Event(), []
 
@@ -85,35 +60,37 @@ def test_a_body_that_waits_for_a_stream_that_waits_for_it_goes_on(stream, other,
         with stream:
             inside.set()
             assert waits.wait(LONG)
-            stream.wait(other)
+            with pytest.raises(sk.ScopeError, match="wait for one another"):
+                stream.wait(other)
             seen.append("body")
 
     def beside():
         assert inside.wait(LONG)
-        stream.submit(seen.append, "meanwhile")
+        stream.submit(seen.append, "later")
         other.wait(stream)
+        other.submit(seen.append, "after both")
         if last == "the body":
             gate.open()
-            assert eventually(lambda: pending(other) == 1)
+            assert eventually(lambda: pending(other) == 2)
         waits.set()
         if last == "the other stream":
-            assert eventually(lambda: pending(other) == 3)
+            assert eventually(lambda: pending(other) == 4)
             gate.open()
         other.sync()
 
     go_on(2, lambda number: (body, beside)[number]())
     stream.sync(timeout=LONG)
-    assert seen == ["meanwhile", "body"]
+    assert seen == ["body", "later", "after both"]
 
 
 @pytest.mark.parametrize("spin", [False, True])
-def test_a_body_that_waits_for_an_event_behind_itself_goes_on(stream, spin):
+def test_a_body_that_waits_for_an_event_behind_itself_is_refused(stream, spin):
     with stream:
         event = within(stream.record)
+        with pytest.raises(sk.ScopeError, match="wait for one another"):
+            event.sync(spin=spin)
         assert not event.done
-        within(lambda: None)
-        event.sync(spin=spin)
-        assert event.done
+    event.sync(timeout=LONG)
 
 
 def test_a_body_without_a_circle_still_holds_its_stream(stream, other, hold):
@@ -138,21 +115,24 @@ def test_a_body_without_a_circle_still_holds_its_stream(stream, other, hold):
     assert seen == ["body", "later"]
 
 
-def test_a_timeout_in_a_circle_waits_no_longer(stream, other):
-    inside = threading.Event()
+@pytest.mark.parametrize("timed", ["the body", "the thread beside it"])
+def test_a_wait_with_a_timeout_ends_a_circle_by_itself(stream, other, timed):
+    """So nothing is refused: the other wait has its turn then."""
+    inside, seen = threading.Barrier(2), []
 
-    def body():
-        with stream:
-            inside.set()
-            assert eventually(lambda: pending(other) == 1)
-            other.sync(timeout=6 * LONG)
+    def wait(name, own, for_this):
+        with own:
+            inside.wait(LONG)
+            try:
+                for_this.sync(timeout=0.2 if name == timed else None)
+            except TimeoutError:
+                assert name == timed
+            seen.append(name)
 
-    def beside():
-        assert inside.wait(LONG)
-        other.wait(stream)
-
-    go_on(2, lambda number: (body, beside)[number]())
-    stream.sync(timeout=LONG)
+    both = ("the body", stream, other), ("the thread beside it", other, stream)
+    go_on(2, lambda number: wait(*both[number]))
+    assert seen[0] == timed
+    assert len(seen) == 2
 
 
 def test_functions_that_wait_for_one_another_are_refused_by_name():
@@ -201,39 +181,37 @@ def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream,
 # -- the futures of then ----------------------------------------------------------------------
 
 
-ASKS = [
-    lambda future: future.result(6 * LONG),
-    lambda future: future.result(),
-    lambda future: future.exception(),
-]
-
-
-@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("ask", ["result", "exception"])
 @pytest.mark.parametrize("waits", ["for the work before it", "for its function"])
-def test_a_thread_that_asks_for_a_future_of_then_in_a_circle_goes_on(stream, other, ask, waits):
-    entered, seen = threading.Barrier(2), []
+def test_in_a_circle_with_a_future_of_then_one_is_refused(stream, other, ask, waits):
+    entered, refused = threading.Barrier(2), []
 
     def asks():
         with stream:
             entered.wait(LONG)
-            if waits == "for its function":
-                ask(other.then(stream.sync))
-            else:
-                ask(other.then(int))
-            seen.append("asks")
+            future = other.then(stream.sync if waits == "for its function" else int)
+            try:
+                found = getattr(future, ask)()
+            except sk.ScopeError as error:
+                found = error
+            if isinstance(found, sk.ScopeError):  # of the wait, or the outcome of the function
+                refused.append("asks")
 
     def beside():
         if waits == "for its function":
             entered.wait(LONG)
-        else:
-            with other:
-                entered.wait(LONG)
+            return
+        with other:
+            entered.wait(LONG)
+            try:
                 stream.record().sync()
-        seen.append("beside")
+            except sk.ScopeError:
+                refused.append("beside")
 
     for _ in range(20):
         go_on(2, lambda number: (asks, beside)[number]())
-    assert sorted(seen) == ["asks"] * 20 + ["beside"] * 20
+        assert len(refused) == 1
+        refused.clear()
 
 
 def test_functions_of_then_that_wait_for_one_another_are_refused(stream, other):
@@ -303,82 +281,6 @@ def test_a_thread_whose_turn_begins_as_it_begins_to_wait_goes_on(stream, at_each
     at_each_line(pause)
     within(body)
     assert begins.is_set()
-
-
-def test_a_wait_that_ends_as_its_circle_is_opened_gets_its_turn_back(stream, other, at_each_line):
-    """The thread does not go on inside its stream while the other one takes it from there."""
-    inside, opens, ended, taken = (threading.Event() for _ in range(4))
-    seen = []
-
-    def pause(name):
-        if name == "WorkQueue.suspend_turn" and not opens.is_set():
-            opens.set()
-            ended.wait(1)  # in vain, and that wait's time is over by then
-
-    def body():
-        with stream:
-            assert inside.wait(LONG)
-            with contextlib.suppress(TimeoutError):
-                other.sync(timeout=0.3)
-            ended.set()
-            seen.append("goes on")
-            taken.wait(0.2)  # in vain, unless the other body came first
-            seen.append("ends")
-
-    def beside():
-        with other:
-            inside.set()
-            assert eventually(lambda: pending(other) == 2)
-            with stream:
-                seen.append("beside")
-                taken.set()
-
-    at_each_line(pause)
-    go_on(2, lambda number: (body, beside)[number]())
-    assert seen.index("ends") == seen.index("goes on") + 1
-
-
-HANDLER = """
-import signal, threading, time
-import streamkit as sk
-
-stream, other, opened = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
-stream.submit(opened.wait)
-
-def handle(*_):
-    opened.set()
-    {waits}
-    print("handled")
-
-def send():
-    while len(stream._work._pending) < 2:  # what holds it, and the turn
-        time.sleep(0.001)
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
-
-signal.signal(signal.SIGALRM, handle)
-threading.Thread(target=send).start()
-with stream:
-    print(sk.current_stream() is stream)
-stream.submit(print, "later")
-stream.sync(timeout=10)
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends itself a signal")
-@pytest.mark.parametrize(
-    "waits",
-    [
-        "stream.sync()",
-        "stream.record().sync(timeout=10)",
-        "other.wait(stream); other.sync()",
-        "stream.then(int).result()",
-        "with stream: stream.submit(int)",
-    ],
-)
-def test_a_handler_that_waits_while_its_thread_enters_the_stream_goes_on(waits):
-    """The turn comes while the thread is in the handler, and so would wait for itself."""
-    done = run_program(HANDLER.format(waits=waits))
-    assert (done.returncode, done.stdout) == (0, "handled\nTrue\nlater\n"), done.stderr
 
 
 @needs_fork

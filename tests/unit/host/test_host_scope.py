@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -12,7 +13,7 @@ import warnings
 import pytest
 
 import streamkit as sk
-from support.interrupts import interrupt_everywhere
+from support.interrupts import count, do_not_count, interrupt_everywhere
 from support.programs import python
 from support.queues import LONG, eventually, pending, within
 
@@ -550,6 +551,9 @@ def test_one_that_is_left_at_the_end_of_the_program_does_not_warn():
     python("import streamkit as sk\nscope = sk.use(sk.new_stream('cpu'))", options=["-Werror"])
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] == (3, 14), reason="it can leave any lock held: CPython's issue 148874"
+)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a destructor
 def test_an_interrupt_at_any_call_leaves_no_turn_on_a_busy_stream(stream):
     """One that is over would hold the queue at the program's end, and in circles of waits."""
@@ -560,7 +564,9 @@ def test_an_interrupt_at_any_call_leaves_no_turn_on_a_busy_stream(stream):
         timer = threading.Timer(0.005, is_open.set)
         timer.start()
         try:
+            do_not_count()
             stream.submit(is_open.wait, LONG)
+            count()
             with stream:
                 pass
         finally:

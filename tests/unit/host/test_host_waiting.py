@@ -1191,48 +1191,74 @@ print([future.result(10) for future in futures], len(called))
 
 @needs_fork
 @pytest.mark.parametrize("where", ["beside", "in a scope", "in the worker", "in a function"])
-def test_in_a_forked_child_a_stream_that_was_busy_begins_empty(where):
+def test_in_a_forked_child_what_is_the_parents_is_refused(where):
     """The parent has its threads, and runs what was submitted; the child runs what is its own."""
     out = python(
         f"""
-import contextlib, os, threading
+import asyncio, contextlib, os, threading, time
 import streamkit as sk
 
 s, other, release = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
+default, own, idle = sk.default_stream("cpu"), sk.per_thread_stream("cpu"), sk.new_stream("cpu")
+reached = idle.record()
+reached.sync()
 for _ in range(2):
     s.submit(release.wait)
 event, future, after = s.record(), s.then(int), other.then(release.wait)
 
-def child():
-    event.sync(timeout=10)
-    assert event.done
-    s.sync(timeout=10)
-    seen = []
-    s.submit(seen.append, 1)
-    s.sync(timeout=10)
-    assert seen == [1]
-    assert s.done
-    assert s.then(int, 1).result(10) == other.then(int, 1).result(10) == 1
+async def wait_for(what):
+    await what
 
-def fork(stream=None):
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except sk.ForkedProcessError as error:
+        assert "'spawn'" in str(error), error
+    else:
+        raise AssertionError(call)
+
+def child():
+    for stream in (s, other, default, own, idle):
+        for call in (stream.sync, stream.record, stream.__enter__, lambda: stream.done):
+            refused(call)
+        for call in (stream.submit, stream.then):
+            refused(call, int)
+        refused(stream.keep, object())
+        refused(asyncio.run, wait_for(stream))
+        refused(sk.new_stream("cpu").wait, stream)
+    for one in (event, reached):
+        for call in (one.sync, lambda: one.done, lambda: sk.new_stream("cpu").wait(one)):
+            refused(call)
+        refused(asyncio.run, wait_for(one))
+        refused(sk.new_stream("cpu").record, one)
+        repr(one)
+    refused(future.result)
+    for stream in (s, idle):
+        stream.close()
+        repr(stream)
+    for new in (sk.new_stream("cpu"), sk.default_stream("cpu"), sk.per_thread_stream("cpu")):
+        seen = []
+        new.submit(time.sleep, 0.05)
+        new.submit(seen.append, 1)
+        assert not new.done
+        new.record().sync(timeout=10)
+        with new:
+            assert seen == [1]
+        assert new.then(int, 1).result(10) == 1
+
+def fork(inside=None):
     pid = os.fork()
     if pid == 0:
         try:
-            with (contextlib.nullcontext() if stream is None else leave(stream)):
-                child()
+            if inside:
+                assert sk.current_stream() is inside
+                refused(inside.submit, int)
+                scope.__exit__(None, None, None)
+            child()
             os._exit(0)
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-@contextlib.contextmanager
-def leave(stream):
-    scope.__exit__(None, None, None)
-    assert stream.done
-    stream.submit(release.wait, 0.05)
-    assert not stream.done
-    stream.sync(timeout=10)
-    yield
 
 third, where = sk.new_stream("cpu"), {where!r}
 if where == "beside":
@@ -1249,7 +1275,38 @@ assert not event.done
 assert not future.done()
 release.set()
 print(future.result(10), after.result(10), event.done)
+for stream in (s, other, default, own, idle, third):
+    stream.submit(int)
+    stream.sync(timeout=10)
 """,
         options=("-W", "ignore"),
     )
     assert out == "0\n0 True True\n"
+
+
+@needs_fork
+def test_a_child_that_a_function_forks_runs_nothing_more_of_the_parents():
+    """It returns from the function, and its one thread, which was the worker's, ends."""
+    out = python(
+        """
+import os, threading
+import streamkit as sk
+
+s, ready, seen, children = sk.new_stream("cpu"), threading.Event(), [], []
+
+def fork():
+    ready.wait()
+    pid = os.fork()
+    if pid:
+        children.append(pid)
+
+s.submit(fork)
+s.submit(lambda: seen.append(os.getpid()))
+s.submit(os.write, 1, b"once\\n")
+ready.set()
+s.sync(timeout=10)
+print(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]), seen == [os.getpid()])
+""",
+        options=("-W", "ignore"),
+    )
+    assert out == "once\n0 True\n"

@@ -213,8 +213,9 @@ def test_a_fork_finds_no_thread_of_it_and_both_sides_go_on():
     """Of a fork beside threads Python warns from 3.12 on."""
     program = """
 host_worker._LINGER = 1000
-child = os.fork()
-seen = []
+child, seen = os.fork(), []
+if not child:
+    s = sk.new_stream("cpu")
 s.submit(seen.append, threading.current_thread())
 s.sync(timeout=10)
 workers = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
