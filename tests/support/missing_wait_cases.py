@@ -122,6 +122,7 @@ GPU = Cases(
         },
         "docs/guides/arrays.md": {
             "sk.use(s, ordered=True)": f"{_INSIDE}only by a stream that waits for its stream",
+            "sk.handoff(x, reader, after=writer)": _NAMES,
         },
         "docs/guides/graphs.md": {
             "sk.use(s, ordered=True)": "float() before the block, and in it, lets the host wait",

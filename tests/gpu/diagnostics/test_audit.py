@@ -382,6 +382,6 @@ def test_a_copy_to_another_device_is_on_the_queue_that_was_given_it(cells, there
         )
     (copy,) = report.work
     assert (copy.kind, str(copy.queue), copy.blocks_host) == ("copy", "here (cuda:0)", False)
-    assert copy.name == "copy device to another"
+    assert copy.name == "copy device to another, 4 bytes"
     with on_device(1):
         assert there.cell.read() == 3

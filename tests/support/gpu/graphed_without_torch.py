@@ -41,7 +41,7 @@ def main():
             if not bool((result == expected(value)).all()):
                 wrong.append((index, value))
         held.append((x, result, value))
-        for _, kept, value in held:  # its graph may do other work now
+        for _, kept, value in held:  # its graph may have gone
             if not bool((kept == expected(value)).all()):
                 wrong.append((index, value, "held"))
         del held[:-HELD]
