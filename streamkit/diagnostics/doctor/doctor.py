@@ -314,8 +314,6 @@ class _Process:
 class _Current(NamedTuple):
     stream: CudaStream[Any]
     standing: Standing
-    nonblocking: bool | None
-    """None if only the driver could tell."""
     starts_on_default: bool
 
 
@@ -385,7 +383,7 @@ class _OnDevice:
 
     def _apart(self) -> Iterator[Finding]:
         """Yield the libraries on a stream that no scope set, or that has another context."""
-        for name, (stream, standing, _, starts_on_default) in self.current.items():
+        for name, (stream, standing, starts_on_default) in self.current.items():
             wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
                 yield Finding(
@@ -431,15 +429,14 @@ class _OnDevice:
                 )
 
     def _mixture(self) -> Iterator[Finding]:
-        kinds: dict[bool, list[str]] = {True: [], False: []}
-        for name, current in self.current.items():
-            if current.nonblocking is not None:
-                kinds[current.nonblocking].append(name)
-        if kinds[True] and kinds[False]:
+        kinds = {name: current.standing.kind for name, current in self.current.items()}
+        nonblocking = [name for name, kind in kinds.items() if kind == "nonblocking"]
+        others = [name for name, kind in kinds.items() if kind not in ("nonblocking", "unknown")]
+        if nonblocking and others:
             yield Finding(
                 "blocking-mixture",
-                f"the current stream is a nonblocking one of {', '.join(kinds[True])}, and a "
-                f"blocking one of {', '.join(kinds[False])}, which alone has the implicit order "
+                f"the current stream is a nonblocking one of {', '.join(nonblocking)}, and a "
+                f"blocking one of {', '.join(others)}, which alone has the implicit order "
                 "with the legacy default stream",
                 "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
                 "t.wait(s).",
@@ -459,7 +456,7 @@ def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
         context=queue.context,
         primary=queue.primary,
     )
-    return _Current(stream, standing, queue.nonblocking, traits.starts_on_default)
+    return _Current(stream, standing, traits.starts_on_default)
 
 
 def _scope_of(library: str, device: str) -> CudaStream[Any] | None:

@@ -72,14 +72,9 @@ def page(
     nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
 ) -> str:
     """Return a page with the races, and the graph's picture with an arrow for each missing edge."""
-    missing = {
-        (race.first.node, race.second.node)
-        for race in races
-        if race.first.node is not None
-        and race.second.node is not None
-        and race.first.node != race.second.node
-    }
-    picture = graph_picture.svg(nodes, edges, sorted(missing))
+    pairs = {(race.first.node or 0, race.second.node or 0) for race in races}
+    missing = sorted((one, other) for one, other in pairs if one != other)
+    picture = graph_picture.svg(nodes, edges, missing)
     return pages.of_graph(picture, heading, [*map(str, races)], has_missing=bool(missing))
 
 

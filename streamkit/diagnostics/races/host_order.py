@@ -77,11 +77,7 @@ class _Points:
             found = tuple({one: None for one in befores if one != self.START})
         if len(found) < 2 and reached is None:  # noqa: PLR2004 - it is that point itself
             return found[0] if found else self.START
-        self._befores.append(found)
-        self._uses.append(0)
-        for one in found:
-            self._uses[one] += 1
-        point = len(self._befores) - 1
+        point = self.new(*found)
         if reached is not None:
             self._reached[point] = reached
         return point

@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
@@ -45,6 +45,8 @@ class RecordedWork(NamedTuple):
 
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
+
+    shown: ClassVar = {**HostRecorder.shown, "then": "function"}
 
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
         """Take arrays by their names, and what counts the calls of the driver so far."""

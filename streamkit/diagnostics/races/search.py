@@ -140,6 +140,9 @@ def unordered_sites(
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
 _FEW = 16  # entries that are looked at one by one
+_NONE: dict[Hashable, _Entry] = {}
+_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
+_place = attrgetter("place")
 
 
 def _others(
@@ -163,13 +166,6 @@ class _Entry(NamedTuple):
     number: int
     access: Access
     place: float
-
-
-_place = attrgetter("place")
-
-
-_NONE: dict[Hashable, _Entry] = {}
-_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
 
 
 class _ChainAccesses:

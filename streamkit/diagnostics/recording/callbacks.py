@@ -213,7 +213,7 @@ class Subscription:
                 else:
                     (reader.unknown if call in UNKNOWN else other)(call, data)
             except KeyboardInterrupt:  # it would end here
-                _interrupt_later()
+                _thread.start_new_thread(_thread.interrupt_main, ())  # once the call is over
             except BaseException:  # noqa: BLE001 - the caller is a C function
                 self._lost.append(call)  # not a count, which two threads could raise by one
 
@@ -226,10 +226,6 @@ def _nowhere() -> None:
 
 def _word(address: int) -> int:
     return _WORD.unpack_from(_MEMORY, address)[0]  # type: ignore[no-any-return]  # an int
-
-
-def _bytes(address: int, size: int) -> Any:
-    return _MEMORY[address : address + size]
 
 
 def _failed(result: int) -> bool:
@@ -325,38 +321,25 @@ def _memory(fields: int) -> memory_pools.Allocation | None:
     return memory_pools.allocation(_word(fields))
 
 
-def _memory_made(fields: int, size_of: Callable[[int], int]) -> memory_pools.Allocation:
-    return _found(_made(fields), size_of(fields))
-
-
-def _memory_mapped(fields: int) -> memory_pools.Allocation:
-    return _found(_word(fields), _second(fields))
-
-
-def _found(address: int, size: int) -> memory_pools.Allocation:
-    """Return memory as the driver has it, else as it was asked for."""
+def _memory_made(fields: int, call: int) -> memory_pools.Allocation:
+    """Return new or mapped memory as the driver has it, else as the call asked for it."""
+    address = (_word if CALLS[call].kind == "memory mapped" else _made)(fields)
+    has_size = CALLS[call].fields.size > _WORD.size
+    size = _word(fields + _WORD.size) if has_size else 1
     asked_for = memory_pools.Allocation(address, size, is_host=False, context=0)
     return memory_pools.allocation(address) or asked_for
 
 
-def _second(fields: int) -> int:
-    return _word(fields + _WORD.size)
-
-
-def _node(fields: int, place: int) -> Any:
-    """Return the beginning of the parameters of a graph's node."""
-    return _bytes(_word(fields + place), _NODE)
-
-
-def _a_byte(_: int) -> int:
-    """Stand in for a size that the call does not have."""
-    return 1
+def _target(fields: int, place: int, size: int) -> Any:
+    """Return the first bytes to which a field points."""
+    address = _word(fields + place)
+    return _MEMORY[address : address + size]
 
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
-    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _bytes(_word(fields), _ROWS)),
+    **dict.fromkeys(_of_kind("copy of rows"), functools.partial(_target, place=0, size=_ROWS)),
     **{
-        number: functools.partial(_node, place=CALLS[number].fields.size - _WORD.size)
+        number: functools.partial(_target, place=CALLS[number].fields.size - _WORD.size, size=_NODE)
         for number in _of_kind("graph node")
     },
     **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
@@ -366,12 +349,9 @@ _MORE_AT_END: dict[int, Callable[[int], Any]] = {
     **dict.fromkeys(_of_kind("stream made"), _stream_made),
     **dict.fromkeys(_of_kind("event made", "foreign event"), _made),
     **{
-        number: functools.partial(
-            _memory_made, size_of=_second if CALLS[number].fields.size > _WORD.size else _a_byte
-        )
-        for number in _of_kind("allocation", "memory made")
+        number: functools.partial(_memory_made, call=number)
+        for number in _of_kind("allocation", "memory made", "memory mapped")
     },
-    **dict.fromkeys(_of_kind("memory mapped"), _memory_mapped),
 }
 
 
@@ -428,11 +408,6 @@ def _packed(extra: int, layout: _Layout) -> tuple[bytes, ...] | None:
         return None if layout.parameters else ()
     data = ctypes.string_at(found[_BUFFER], _word(found[_SIZE]))
     return tuple(data[offset : offset + size] for offset, size in layout.parameters)
-
-
-def _interrupt_later() -> None:
-    """Interrupt the main thread when it is back from the call."""
-    _thread.start_new_thread(_thread.interrupt_main, ())
 
 
 # -- the library ------------------------------------------------------------------------------

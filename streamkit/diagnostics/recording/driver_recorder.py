@@ -102,7 +102,8 @@ class DriverRecording:
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
         """Return what is known of the queues of the steps; it asks the driver for living ones."""
         with contextlib.suppress(StreamKitError):
-            used_contexts()  # from now on the driver knows the device of each
+            for device in filter(driver.primary_is_active, range(driver.device_count())):
+                driver.primary_context(device)  # from now on ``driver.device_of`` has it
         return DriverQueues(self._met, program, self._begin)
 
 
@@ -146,8 +147,7 @@ class DriverQueues:
     def of_record(self, queue: WatchedQueue) -> AuditedQueue:
         """Return what a report calls a living queue; a per-thread one is this thread's."""
         ended, thread = len(self._ends.get(queue.handle, ())), here.thread
-        found = queue_with(queue.handle, queue.context, thread, ended)
-        return self.named(found)
+        return self.named(queue_with(queue.handle, queue.context, thread, ended))
 
     def with_id(self, number: int) -> AuditedQueue | None:
         """Return the one that has this public id, if it was met."""
@@ -170,8 +170,7 @@ class DriverQueues:
                     number = driver.legacy_id()
                 elif queue.thread == here.thread:
                     number = driver.stream_id(PER_THREAD)
-            device = driver.device_of.get(queue.number, "?")
-            name = default_queue(handle, device, number, (queue.number, queue.thread))
+            name = _default_queue(handle, number, (queue.number, queue.thread))
             return KnownQueue(name, is_blocking=True, context=queue.number)
         if queue.number == len(self._ends.get(handle, ())):  # it lives
             with contextlib.suppress(StreamKitError):
@@ -181,11 +180,6 @@ class DriverQueues:
         ended = f"stream {handle:#x}, which has ended"
         name = AuditedQueue(device, ended, None, key=(handle, queue.number))
         return KnownQueue(name, is_blocking, own)
-
-
-def _known(queue: WatchedQueue) -> KnownQueue:
-    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
-    return KnownQueue(audited(queue), is_blocking, queue.context)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
@@ -232,7 +226,7 @@ def operations(
             name = step.call.name
             found = Operation("synchronisation", name, queue_of(event), blocks_host=True)
         elif step.kind in _OTHER_RECORDS:
-            recorded.pop(step.fact.more or step.fields[0], None)
+            recorded.pop(step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
             file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
@@ -268,39 +262,22 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
 # -- what a report calls queues -------------------------------------------------------------------
 
 
-def default_queue(
-    handle: int, device: int | str, number: int | None, key: tuple[int, int]
-) -> AuditedQueue:
-    """Return what a report calls a default stream."""
+def _default_queue(handle: int, number: int | None, key: tuple[int, int]) -> AuditedQueue:
+    """Return what a report calls a default stream, whose key begins with its context."""
     is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
+    device = driver.device_of.get(key[0], "?")
     return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
 
 
-def audited(queue: WatchedQueue, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
-    """Return what a report calls any other queue; its key tells one that has no id yet."""
-    if queue.id is None and key == (0, 0):
-        key = queue.context, queue.handle
-    return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
-
-
-def name_of(queue: WatchedQueue) -> str:
-    """Return what a report calls a queue."""
-    if queue.name:
-        return queue.name
-    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
-    row = registry.BY_NAME.get(maker)
-    return f"{maker if row is None else row.label} stream id={queue.id}".strip()
-
-
-def used_contexts() -> dict[int, int]:
-    """Return the contexts in which there can be work, with their devices."""
-    found = {
-        driver.primary_context(device): device
-        for device in range(driver.device_count())
-        if driver.primary_is_active(device)
-    }
-    for queue in identity.living():
-        if identity.is_alive(queue):
-            found.setdefault(queue.context, queue.device)
-    return found
+def _known(queue: WatchedQueue) -> KnownQueue:
+    """Return what is known of any other queue; its key tells it apart while it has no id."""
+    name = queue.name
+    if not name:
+        maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+        row = registry.BY_NAME.get(maker)
+        name = f"{maker if row is None else row.label} stream id={queue.id}".strip()
+    key = (queue.context, queue.handle) if queue.id is None else (0, 0)
+    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
+    named = AuditedQueue(f"cuda:{queue.device}", name, queue.id, key=key)
+    return KnownQueue(named, is_blocking, queue.context)

@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
@@ -15,24 +15,20 @@ from streamkit._support.locks import new_lock
 from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from streamkit.diagnostics.recording.operations import Kind, When
     from streamkit.protocols.watching import WatchedStep
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
-SHOWN: dict[str, Kind] = {
-    "function": "function",
-    "scope": "scope",
-    "record": "record",
-    "wait": "wait",
-    "synchronisation": "synchronisation",
-}
-"""The kinds of steps that are operations of a report."""
+_SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisation")
 
 
 class HostRecorder:
     """Records what all threads give to host streams, from ``start`` to ``stop``."""
+
+    shown: ClassVar[dict[str, Kind]] = {kind: kind for kind in _SHOWN}
+    """The kinds of steps that are operations of a report, with the kinds of these."""
 
     def __init__(self, calls: Callable[[], int] = int) -> None:
         """Take what counts the calls of the driver so far."""
@@ -98,12 +94,11 @@ class HostRecorder:
         self,
         steps: Iterable[WatchedStep],
         queue_of: Callable[[WatchedStep], AuditedQueue | None],
-        shown: Mapping[str, Kind] = SHOWN,
     ) -> Iterator[tuple[WatchedStep, Given]]:
-        """Yield the steps whose kinds are ``shown``, each as a report shows it."""
+        """Yield the steps that a report shows, each as its operation."""
         recorded = {id(step.mark): step for step in self._steps if step.kind == "record"}
         for step in steps:
-            kind = shown.get(step.kind)
+            kind = self.shown.get(step.kind)
             if kind is None:
                 continue
             source = recorded.get(id(step.mark)) if kind == "wait" else None

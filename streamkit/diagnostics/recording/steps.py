@@ -123,6 +123,8 @@ class _Steps:
             self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
         elif kind == "stream made":
             step = step._replace(queue=self._queue(fact, fact.more[0]))
+        elif kind in ("event made", "foreign event"):  # its first field points to the event
+            step = step._replace(fields=(fact.more,))
         if fact.since is None or kind not in _DONE | _ENDS_MEMORY:
             self.steps.append(step)
             return
