@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 _GRAPHS, _FREES = object(), object()
-"""What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
+"""Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
-"""They are in order with all that the contexts are given, before and afterwards."""
+"""Copies that are in order with all work of the two contexts, before and afterwards."""
 _NEW_EVENTS: tuple[StepKind, ...] = ("event made", "event destroyed", "foreign event")
-"""After these a handle is no longer that of the event that had it."""
+"""The steps after which a handle no longer means the event that had it."""
 
 
 class _CudaReader:
@@ -58,14 +58,14 @@ class _CudaReader:
         *,
         supposes: bool,
     ) -> None:
-        """Take what is known of a queue, and whether a call may return only when it is done."""
+        """Take look-ups of queues, and of calls that may return only when their work is done."""
         self.stamps: dict[float, Stamp] = {}
         """By the numbers of the steps."""
         self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
         self._clocks = VectorClocks()
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
-        self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
+        self._queues: dict[CudaQueue, int | None] = {}  # all that had work, with their contexts
         self._made: set[int] = set()  # events of the block, of which no older graph knows
         self._in_graphs: set[int] = set()  # events that are surely in a graph
         self._elsewhere: set[int] = set()  # events that another process may record
@@ -142,7 +142,7 @@ class _CudaReader:
     def _work(self, step: CudaStep, host: Hashable) -> None:
         queue = self._use(step)
         if self._supposes and step.kind == "wait for a value":
-            self._clocks.wait(queue, EVERYTHING)  # also what is given later can write the value
+            self._clocks.wait(queue, EVERYTHING)  # work that is given later can write the value too
         if self._supposes and step.call.name in _BETWEEN_CONTEXTS:
             self._clocks.wait(queue, self._all_given())
         if self._supposes and step.kind == "graph launch":
@@ -172,15 +172,15 @@ class _CudaReader:
             self._clocks.wait(queue, clock)
 
     def _recorded(self, event: int) -> Iterator[Clock]:
-        """Yield the clocks of what a wait for an event comes after, or may come after."""
+        """Yield the clocks after which a wait for an event comes, or may come."""
         number, clock = self._events.get(event, (-1.0, NOTHING))
         a_graph_came = number < self._last_graph
         if self._supposes or not (a_graph_came and event in self._in_graphs):
-            yield clock  # else a graph has perhaps recorded it since
+            yield clock  # else a graph has perhaps recorded the event since
         if self._supposes and a_graph_came and self._may_be_in_a_graph(event):
             yield self._clocks.here(_GRAPHS)
         if self._supposes and event in self._elsewhere:
-            yield self._all_given()  # the other process can have waited for that
+            yield self._all_given()  # the other process can have waited for all this
 
     def _may_be_in_a_graph(self, event: int) -> bool:
         return event in self._in_graphs or event not in self._made
@@ -202,7 +202,7 @@ class _CudaReader:
         self._elsewhere.add(step.fields[0])
 
     def _context_record(self, step: CudaStep, _: Hashable) -> None:
-        """Suppose that all comes before it: nothing says which queues a green context has."""
+        """Suppose that all work comes before: nothing says which queues a green context has."""
         self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
 
     def _context_wait(self, step: CudaStep, host: Hashable) -> None:
@@ -261,7 +261,7 @@ class PlacedLaunch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """The name of the work in a report."""
         return operation(self.launch.name, self.launch.library)
 
 
@@ -276,7 +276,7 @@ class Words:
         self._variables, self.queue_of = variables, queue_of
 
     def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
-        """Return what orders the second piece of work after the first, before a place."""
+        """Return the call that orders the second piece of work after the first."""
         waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
         return missing_wait(
             _stream(waiting) if waiting else self.queue_of(second.queue).name,
@@ -286,7 +286,7 @@ class Words:
         )
 
     def missing_sync(self, copy: PlacedLaunch) -> str:
-        """Return what lets the host read what a copy brings."""
+        """Return the call after which the host may read the target of a copy."""
         found = self._variable(copy, copy.queue)
         sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
         return (
@@ -295,7 +295,7 @@ class Words:
         )
 
     def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> Variable | None:
-        """Return what the line of a piece of work calls a queue."""
+        """Return the name that the line of a piece of work has for a queue."""
         found = _DEFAULTS.get(queue.handle)
         return found or self._variables.get(work.place, {}).get(queue.handle)
 
@@ -307,17 +307,17 @@ def _stream(variable: Variable) -> str:
 
 
 class Found(NamedTuple):
-    """What was found on CUDA streams."""
+    """The races and the coverage of CUDA streams."""
 
     races: tuple[tuple[Race, Pair], ...] = ()
     unread: tuple[Race, ...] = ()
-    """Copies to the host that it may read too early: it has not waited for them in the block."""
+    """Copies whose target the host may read too early, as it has not waited in the block."""
     works: tuple[tuple[str, bool], ...] = ()
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
-    """What could not be seen at all."""
+    """Names of work that could not be seen at all."""
     operations: tuple[Given, ...] = ()
-    """All that was given."""
+    """All operations, with the orders in which they were given."""
 
 
 def find(
@@ -326,19 +326,15 @@ def find(
     words: Words,
     known: Callable[[CudaQueue], KnownQueue],
 ) -> Found:
-    """Return what the steps of a program leave unordered.
+    """Return the races that the steps of a program leave.
 
     Args:
         program: The steps.
-        works: What the steps do, by their numbers; a step that is not among them is left out.
+        works: The work of the steps, by their numbers; a step that has none is left out.
         words: Words the queues, and the calls that mend a race.
-        known: Finds what is known of a queue.
+        known: Looks a queue up.
     """
-    given = {
-        int(step.number): works[step.number]
-        for step in program
-        if step.kind in WORK and step.number in works
-    }
+    given = {int(number): work for number, work in works.items()}
 
     def may_hold_host(step: CudaStep) -> bool:
         return step.number in works and works[step.number].launch.may_hold_host
@@ -394,7 +390,7 @@ def _unread(
     described: Callable[[int, Mode], RacedOperation],
     words: Words,
 ) -> Iterator[Race]:
-    """Yield what is said of copies to the host for which it has not waited, once for each line."""
+    """Yield a possible race for each line with copies for which the host has not waited."""
     count = Counter((work.place, work.queue) for work in pending.values())
     for number, work in pending.items():
         times = count.pop((work.place, work.queue), 0)

@@ -45,7 +45,7 @@ class CudaRaceRecorder:
     def __init__(
         self, arrays: Mapping[str, object], has_driver: Callable[[], bool] | None = None
     ) -> None:
-        """Take arrays by their names, and whether there is a driver; by default it must work."""
+        """Take named arrays, and a test for a driver, which by default must be loaded and work."""
         self._arrays, self._has_driver = arrays, has_driver or _has_driver
         self._calls: DriverRecording | None = None
         self._why_not = ""
@@ -55,7 +55,7 @@ class CudaRaceRecorder:
         self._variables: dict[Place | None, dict[int, Variable]] = {}
 
     def start(self) -> None:
-        """Begin, if there is a driver."""
+        """Begin the recording, if there is a driver."""
         has_driver, calls = False, DriverRecording(self._place)
         with contextlib.suppress(StreamKitError):  # the driver gives an error
             has_driver = self._has_driver()
@@ -67,7 +67,7 @@ class CudaRaceRecorder:
             self._why_not = f": {error}"
 
     def stop(self) -> None:
-        """End. Nothing is left behind."""
+        """End the recording, and leave nothing behind."""
         if self._calls is None:
             return
         frame = places.users_frame()
@@ -101,10 +101,10 @@ class CudaRaceRecorder:
         return place
 
     def _note_names(self, frame: FrameType) -> None:
-        """Note the names of streams and memory in the code of a frame, but keep none of them."""
+        """Note the names of streams and memory in the code of a frame; keep no object alive."""
         streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
         for name, value in places.variables(frame):
-            with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+            with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
                 if found is not None:
                     self._memory.append(found._replace(noted=now))
@@ -118,7 +118,7 @@ class CudaRaceRecorder:
     # -- afterwards -----------------------------------------------------------------------------
 
     def found(self) -> Found:
-        """Return what was found in the calls that were noted."""
+        """Return the races and the coverage of the calls that were noted."""
         if self._calls is None:
             return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
         program = self._calls.steps()
@@ -158,7 +158,7 @@ def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Given]
 
 
 def _stream_handle(value: object) -> int:
-    """Return the handle of a library's stream; TypeError if it is none."""
+    """Return the handle of a library's stream; TypeError for any other object."""
     for adapter in registry.candidates(type(value)):
         with contextlib.suppress(Exception):  # another object of the library's
             return adapter.extract(value).handle
@@ -166,7 +166,7 @@ def _stream_handle(value: object) -> int:
 
 
 def _has_driver() -> bool:
-    """Whether some library has loaded a driver, and it works; this loads none."""
+    """Whether some library has loaded a driver, and it works; this never loads the driver."""
     return (loader.is_loaded() or bool(registry.loaded())) and driver.is_available()
 
 

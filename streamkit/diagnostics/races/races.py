@@ -112,7 +112,7 @@ def _look(
         recorder.sync(is_end=is_end)
 
 
-@garbage.held_back()  # it makes much that lives, among which a collection would find nothing
+@garbage.held_back()  # a collection would find nothing among all that is made
 def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
     describer = _Describer(recorder)
@@ -142,9 +142,9 @@ def _page(
     races: Iterable[tuple[Race, Pair]],
     on_cuda: Found,
 ) -> Callable[[str], str]:
-    """Return what makes the page, given its heading, with an arrow for each wait that is missing.
+    """Return a function of the heading that makes the page, with an arrow for each missing wait.
 
-    ``races`` are those on host streams, and ``queue_of`` finds the queue of a step there.
+    ``races`` are the races on host streams, and ``queue_of`` finds the queue of a step there.
     """
     steps = [step for step in recorder.steps if isinstance(step.stream, HostStream | None)]
     on_host = [given for _, given in recorder.given_as(steps, queue_of)]
@@ -175,14 +175,14 @@ def _page(
 
 
 def _when(given: RecordedWork) -> tuple[int, int]:
-    """Return when work was given; an operator is given with the function that it is a part of."""
+    """Return when work was given; an operator is given together with its function."""
     step = given.step
     whole = step.giver if step.kind == "operator" else None
     return (whole or step).order, step.order
 
 
 def _work(given: RecordedWork) -> search.Work:
-    """Return what the search takes: work that failed perhaps never came to its accesses."""
+    """Return work for the search; failed work perhaps never came to its accesses."""
     step = given.step
     accesses = given.accesses
     if step.has_failed:
@@ -191,13 +191,13 @@ def _work(given: RecordedWork) -> search.Work:
 
 
 def _is_part(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
-    """Whether it is an operator, and a part of a function that was understood."""
+    """Whether a step is an operator of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
     return step.kind == "operator" and giver is not None and giver.is_known
 
 
 def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
-    """Yield the pairs of scopes that nothing orders, if nothing tells what is done in them."""
+    """Yield the pairs of scopes that nothing orders and whose bodies were not seen."""
     bodies = [
         (order, one.place or order)
         for order, one in sorted(recorder.given.items())
@@ -214,7 +214,7 @@ _UNSEEN = search.Access(
     is_sure=False,
     array=RacedArray("memory that was not seen", "", (), 0),
 )
-"""What the body of a scope does with memory."""
+"""The access of a scope whose body was not seen."""
 
 
 def _name(given: RecordedWork) -> str:
@@ -243,7 +243,7 @@ class _Describer:
         return lines, pair.one.allocation or pair.one.array
 
     def queue(self, step: WatchedStep) -> AuditedQueue | None:
-        """Return what the report calls the queue of a step."""
+        """Return the queue of a step as the report names it."""
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
