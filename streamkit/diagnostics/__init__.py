@@ -1,1 +1,1 @@
-"""What only looks: recording, audits, races, pictures, and the doctor."""
+"""The part that only looks: recording, audits, races, pictures, and the doctor."""

@@ -131,7 +131,7 @@ class Program:
                     may_hold_host=self.may_hold_host and step.kind in ("copy", "other work"),
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
-        return cuda_races.find(program, works, _queue, _CALLS, self._known)
+        return cuda_races.find(program, works, _Words, self._known)
 
     def _known(self, queue):
         context = self.contexts.get(queue.handle, CONTEXT)
@@ -150,12 +150,16 @@ def _queue(queue):
     return AuditedQueue("cuda:0", name, queue.number)
 
 
-_CALLS = cuda_races.Calls(
-    lambda first, second, before: (
-        f"add {_queue(second.queue).name}.wait({_queue(first.queue).name}) before {before}"
-    ),
-    lambda copy: f"{_queue(copy.queue).name}.sync()",
-)
+class _Words:
+    queue_of = staticmethod(_queue)
+
+    @staticmethod
+    def missing_wait(first, second, before):
+        return f"add {_queue(second.queue).name}.wait({_queue(first.queue).name}) before {before}"
+
+    @staticmethod
+    def missing_sync(copy):
+        return f"{_queue(copy.queue).name}.sync()"
 
 
 def _is_blocking(queue):

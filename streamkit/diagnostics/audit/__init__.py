@@ -1,1 +1,1 @@
-"""What really ran, and on which queue: the recorders of CUDA streams, and the report."""
+"""Audits: the recorder of all work with the queues that it really ran on, and the report."""

@@ -1,4 +1,4 @@
-"""``audit``: what really ran in a block, and on which queue; and its report."""
+"""``audit``, which records the work of a block with the queues that it really ran on."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CallbackRecorder:
         self._queues: DriverQueues | None = None
 
     def start(self) -> None:
-        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has it."""
+        """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has CUPTI."""
         if not self._uses_cuda():
             return
         calls = DriverRecording(places.line_of_user, of_launches=False)
@@ -109,12 +109,12 @@ class CallbackRecorder:
         self._calls = calls
 
     def check(self) -> None:
-        """Raise ForkedProcessError if it began before a fork of which this is the child."""
+        """Raise ForkedProcessError in a child that was forked after the recording began."""
         if self._calls is not None and loader.is_forked:
             raise forked()
 
     def stop(self) -> None:
-        """End. Nothing is left behind."""
+        """End the recording, and leave nothing behind."""
         if self._calls is not None:
             self._calls.stop()
             if not loader.is_forked:
@@ -126,17 +126,17 @@ class CallbackRecorder:
         return 0 if self._calls is None else self._calls.count()
 
     def operations(self) -> list[Given]:
-        """Return what was given, in that order."""
+        """Return the operations, in the order in which they were given."""
         if self._queues is None or self._calls is None:
             return []
         found = list(operations(self._steps, self._queues.named))
-        if self._calls.lost:  # they can have been work, on any queue
+        if self._calls.lost:  # such calls can have been work, on any queue
             name = f"calls of the driver that could not be read: {self._calls.lost}"
             found.append(Given(Operation("function", name, None), (LAST, LAST), (LAST, LAST)))
         return found
 
     def queue_of(self, stream: Any) -> AuditedQueue | None:
-        """Return what this audit calls the queue of a StreamKit stream, or of one with this id."""
+        """Return this audit's name for the queue of a StreamKit stream, or of a stream's id."""
         if self._queues is None:
             return None
         if not isinstance(stream, int):
@@ -147,13 +147,13 @@ class CallbackRecorder:
 
 
 class AuditReport(Operations):
-    """What ran in the block of ``streamkit.audit``; made when the block ends."""
+    """The work of a block of ``streamkit.audit``; made when the block ends."""
 
     def off_queue(self, stream: StreamLike | AuditedQueue) -> list[Operation]:
         """Return the work that ran elsewhere than on a stream.
 
         Args:
-            stream: Any library's, or one of ``queues``.
+            stream: A stream of any library, or one of ``queues``.
         """
         wanted = _known(stream)
         if isinstance(wanted, AuditedQueue):
@@ -169,11 +169,11 @@ class AuditReport(Operations):
         """Check that all work ran on one stream.
 
         Args:
-            stream: Any library's, or one of ``queues``. None: whichever had the most work.
+            stream: A stream of any library, or one of ``queues``. None: the queue with most work.
 
         Raises:
-            OneQueueError: Some ran elsewhere, which is listed; or there was none, which would prove
-                nothing.
+            OneQueueError: Some work ran elsewhere, and the error lists it; or there was no work,
+                which would prove nothing.
         """
         work = self.work
         if not work:
@@ -199,13 +199,13 @@ class AuditReport(Operations):
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print what each queue was given, and what held the host."""
+        """Print the work of each queue, and the calls that held the host."""
         terminal.show(str(self))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write a page to zoom into, filter and search; return its path. It needs no network.
+        """Write a page to zoom into, filter and search; return its path.
 
-        It shows the order in which all was given.
+        The page shows the order in which all work was given, and needs no network.
 
         Args:
             path: The file to write.
@@ -236,10 +236,10 @@ class AuditReport(Operations):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> AuditReport:
-        """Return the report that ``as_data`` gave.
+        """Return the report whose ``as_data`` gave this.
 
         Args:
-            data: What it gave, also by way of JSON.
+            data: The data of a report, also by way of JSON.
         """
         queue_of: dict[int | None, Any] = {}
         for place, found in enumerate(data["queues"]):

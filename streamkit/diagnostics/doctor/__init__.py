@@ -1,1 +1,1 @@
-"""What is wrong with this installation and in this process."""
+"""The doctor: faults of this installation and of this process."""

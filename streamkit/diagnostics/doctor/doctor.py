@@ -1,7 +1,7 @@
-"""``streamkit.doctor()``: what is wrong with this installation and in this process.
+"""``streamkit.doctor()``: faults of this installation and of this process.
 
-What is installed is read from its metadata, without importing it; what is loaded answers for
-itself. A check that fails is a finding like any other.
+Installed libraries are known by their metadata, without an import; loaded libraries answer for
+themselves. A check that fails is a finding like any other.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def doctor(*, load: bool = False) -> DoctorReport:
 
 
 def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> DoctorReport:
-    """Do what ``doctor`` does; ``progress`` is called with what comes next, and how much is done.
+    """Examine as ``doctor`` does; ``progress`` gets each next step, and how much is done.
 
-    First the driver, then what is installed, then what is loaded: the order of the findings.
+    The findings are in order: the driver, the installed libraries, then the loaded ones.
     """
     installed = Installed.read()
     findings: list[Finding] = []
@@ -80,12 +80,12 @@ def examine(*, load: bool = False, progress: Progress = lambda *_: None) -> Doct
 
 # -- the driver: is there one, does it start, is it new enough -------------------------------------
 
-_ABOUT = Path("/proc/driver/nvidia/version")  # where its kernel module is loaded
+_ABOUT = Path("/proc/driver/nvidia/version")  # exists where the driver's kernel module is loaded
 _MAPS = Path("/proc/self/maps")
 _WSL = Path("/usr/lib/wsl/lib")
 _TOO_OLD = 35
 
-# What to do about an error with which the driver or a device does not start, by CUDA's number.
+# The remedies for errors with which the driver or a device does not start, by CUDA's numbers.
 _REMEDIES = {
     2: "End other processes that use the GPU, or choose another with CUDA_VISIBLE_DEVICES.",
     3: "If this process was forked from one that had used CUDA, start it with multiprocessing's "
@@ -102,13 +102,13 @@ _RESTART = "Run nvidia-smi: if it fails too, load the driver's kernel module aga
 
 
 def look_at_driver(findings: list[Finding]) -> Driver | None:
-    """Return the driver, None if there is none or it may not be called; note what is wrong."""
+    """Return the driver, None if there is none or it may not be called; note its faults."""
     version = 0
     devices: list[str] = []
     if not loader.is_forked:
         version = loader.driver_version()
         findings += _start(version, devices)
-    if loader.is_forked:  # which the first call may have found out
+    if loader.is_forked:  # the first call above may have found that out
         findings.append(
             Finding(
                 "forked",
@@ -126,7 +126,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
     try:
         devices += [driver.device_name(index) for index in range(driver.device_count())]
         if devices:
-            driver.primary_context(driver.current_device())  # can anything run on it?
+            driver.primary_context(driver.current_device())  # fails if nothing can run there
     except errors.BackendNotInstalledError as error:
         yield from _no_bindings(version, error)
     except errors.ForkedProcessError:
@@ -160,7 +160,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
 
 
 def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterator[Finding]:
-    if not version:  # what is loaded as the driver is none
+    if not version:  # the library that is loaded as the driver is none
         yield from _look_at_library()
     else:
         yield Finding(
@@ -209,7 +209,7 @@ def _loaded_from() -> str:
 
 
 def _look_at_library() -> Iterator[Finding]:
-    """Yield what keeps the library from being used; nothing where there is no sign of a GPU."""
+    """Yield why the driver's library cannot be used; nothing where there is no sign of a GPU."""
     why = loader.why_not_loaded()
     if not why:
         yield Finding(
@@ -219,8 +219,8 @@ def _look_at_library() -> Iterator[Finding]:
             "NVIDIA's driver is found. A container that is started with --gpus all has it.",
         )
     elif sys.platform != "linux":
-        return  # it has no other places for the library
-    elif "/" in why.partition(":")[0]:  # it found the file, which it otherwise only names
+        return  # only Linux has other places for the library
+    elif "/" in why.partition(":")[0]:  # a path: the loader found the file
         yield Finding(
             "driver-fails",
             f"the driver's library is there and cannot be loaded: {why}",
@@ -245,7 +245,7 @@ def _look_at_library() -> Iterator[Finding]:
 
 
 def look_at_folder() -> Iterator[Finding]:
-    """Yield what keeps this process from sharing events and arrays with others."""
+    """Yield faults that keep this process from sharing events and arrays with others."""
     try:
         own = living_processes.folder()
         yield from _others_folders(own)
@@ -261,9 +261,9 @@ def look_at_folder() -> Iterator[Finding]:
 
 
 def _others_folders(own: Path) -> Iterator[Finding]:
-    """Yield the folders beside this process's own that it cannot share with whoever made them.
+    """Yield the folders beside this process's own that it cannot share with their makers.
 
-    On a machine of several users there may be others' where nobody has named a folder to share.
+    On a machine of several users, folders of others are normal unless somebody named one to share.
     """
     for path, is_own in living_processes.folders_of_others(own):
         if is_own:
@@ -287,7 +287,7 @@ def _others_folders(own: Path) -> Iterator[Finding]:
 
 
 class _Process:
-    """What this process uses: its context, and the libraries' current streams."""
+    """The use of CUDA in this process: its context, and the libraries' current streams."""
 
     def __init__(self) -> None:
         self.context = 0
@@ -314,14 +314,12 @@ class _Process:
 class _Current(NamedTuple):
     stream: CudaStream[Any]
     standing: Standing
-    nonblocking: bool | None
-    """None if only the driver could tell."""
     starts_on_default: bool
 
 
 @dataclass(frozen=True)
 class _OnDevice:
-    """What the loaded libraries answer for one device, and what is wrong with it."""
+    """The current streams of the loaded libraries on one device, and the faults of these."""
 
     device: int
     installed: Installed
@@ -343,10 +341,10 @@ class _OnDevice:
                 stream = wrap(adapter.current(self.device))
                 self.current[name] = _describe(stream, traits_of(adapter))
             except errors.CaptureError:
-                pass  # its current stream is the legacy one, and the capture is a finding
+                pass  # its stream is the legacy one, and the capture is a finding of its own
             except errors.NoDeviceError as error:
                 package = self.installed.packages.get(name)
-                if package is None or package.cuda != CPU:  # else that is a finding already
+                if package is None or package.cuda != CPU:  # else a finding says it already
                     yield self._no_cuda(name, error)
         diagnose = offered(adapter, Diagnosis.diagnose)
         yield from diagnose() if diagnose else ()
@@ -385,7 +383,7 @@ class _OnDevice:
 
     def _apart(self) -> Iterator[Finding]:
         """Yield the libraries on a stream that no scope set, or that has another context."""
-        for name, (stream, standing, _, starts_on_default) in self.current.items():
+        for name, (stream, standing, starts_on_default) in self.current.items():
             wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
                 yield Finding(
@@ -431,15 +429,14 @@ class _OnDevice:
                 )
 
     def _mixture(self) -> Iterator[Finding]:
-        kinds: dict[bool, list[str]] = {True: [], False: []}
-        for name, current in self.current.items():
-            if current.nonblocking is not None:
-                kinds[current.nonblocking].append(name)
-        if kinds[True] and kinds[False]:
+        kinds = {name: current.standing.kind for name, current in self.current.items()}
+        nonblocking = [name for name, kind in kinds.items() if kind == "nonblocking"]
+        others = [name for name, kind in kinds.items() if kind not in ("nonblocking", "unknown")]
+        if nonblocking and others:
             yield Finding(
                 "blocking-mixture",
-                f"the current stream is a nonblocking one of {', '.join(kinds[True])}, and a "
-                f"blocking one of {', '.join(kinds[False])}, which alone has the implicit order "
+                f"the current stream is a nonblocking one of {', '.join(nonblocking)}, and a "
+                f"blocking one of {', '.join(others)}, which alone has the implicit order "
                 "with the legacy default stream",
                 "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
                 "t.wait(s).",
@@ -459,7 +456,7 @@ def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
         context=queue.context,
         primary=queue.primary,
     )
-    return _Current(stream, standing, queue.nonblocking, traits.starts_on_default)
+    return _Current(stream, standing, traits.starts_on_default)
 
 
 def _scope_of(library: str, device: str) -> CudaStream[Any] | None:

@@ -1,4 +1,4 @@
-"""What is installed here, and what is wrong with it; nothing is imported to know it."""
+"""The installed libraries, and the faults of the installation; nothing is imported."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ VARIABLES = (
 
 @dataclass(frozen=True)
 class Installed:
-    """What is installed here, by library."""
+    """The installed libraries, by their names, and the variables that are set."""
 
     packages: dict[str, Package]
     variants: dict[str, list[str]]
-    """By library, its distributions, of which only one may be installed."""
+    """The distributions of each library, of which only one may be installed."""
     names_clash: bool
     """Whether the other project called ``streamkit`` is installed."""
     environment: dict[str, str]
@@ -58,7 +58,7 @@ class Installed:
 
     @classmethod
     def read(cls) -> Installed:
-        """Return what is installed, and the variables that are set."""
+        """Read the metadata of all distributions, and the environment."""
         found = installed.distributions()
         packages = installed.packages(found)
         variants = {row.name: installed.variants(row, found) for row in registry.LIBRARIES}
@@ -76,11 +76,11 @@ class Installed:
         )
 
     def load(self, driver: Driver | None, progress: Progress) -> Iterator[Finding]:
-        """Import every installed library; one that cannot be is a finding."""
+        """Import every installed library; each that cannot be imported is a finding."""
         for done, (name, package) in enumerate(self.packages.items()):
             progress(f"import {name}", done, len(self.packages))
             try:
-                with warnings.catch_warnings():  # of the library's own modules: not ours to mend
+                with warnings.catch_warnings():  # libraries' own, not ours to mend
                     warnings.simplefilter("ignore")
                     importlib.import_module(package.module)
             except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
@@ -97,7 +97,7 @@ class Installed:
         for name, load in registry.loaded().items():
             package = self.packages.get(name)
             if package is not None and package.cuda is None:
-                with suppress(Exception):  # the look at this process tells that it cannot be asked
+                with suppress(Exception):  # the check of this process tells of it
                     self.packages[name] = package._replace(cuda=traits_of(load()).built_for)
 
     @property
@@ -142,7 +142,7 @@ class Installed:
         return False
 
     def replacement(self, library: str, driver: Driver | None) -> str:
-        """Return how to have a build that fits the others and the driver, and not this one."""
+        """Return how to get a build that fits the other libraries and the driver."""
         package = self.packages.get(library)
         others = {name: found for name, found in self.packages.items() if name != library}
         major = installed.cuda_in_use(others, 0 if driver is None else major_of(driver.cuda))
@@ -191,9 +191,9 @@ class Installed:
             )
 
     def _stand_ins(self) -> Iterator[Finding]:
-        """Yield what has a library's name without being it, imported or where it would be found.
+        """Yield modules that have a library's name without being it, imported or to be found.
 
-        Programs look in the folder in which they are started, and a command of pip's does not.
+        Programs also look in the folder in which they are started; pip's commands do not.
         """
         for row in registry.LIBRARIES:
             what = row.stand_in
@@ -224,7 +224,7 @@ class Installed:
                 )
 
     def _untested(self) -> Iterator[Finding]:
-        """Yield what is newer than all that StreamKit was tested with, and is used all the same."""
+        """Yield libraries newer than StreamKit was tested with, which are used all the same."""
         for name, package in self.packages.items():
             newest = _ROWS[name].newest if name in _ROWS else ()
             if newest and package.numbers[: len(newest)] > newest:
@@ -244,10 +244,10 @@ class Installed:
         served = 0 if driver is None else major_of(driver.cuda)
         for name, package in self.packages.items():
             if len(self.variants.get(name, ())) > 1:
-                continue  # of the two, one goes: that is a finding already
+                continue  # one of the two has to go, which is a finding already
             if package.cuda == CPU:
                 if driver is None or not driver.devices:
-                    continue  # there is nothing that it could use
+                    continue  # there is no device for a build with CUDA
                 yield Finding(
                     f"{name}-cpu",
                     f"{name} {package.version} is built without CUDA, and has no streams to share",
@@ -318,7 +318,7 @@ class Installed:
                 )
 
     def _switches(self) -> Iterator[Finding]:
-        """Yield what is wrong with the switches, for the libraries that are installed."""
+        """Yield faults of the switches that the installed libraries read."""
         rows = [row for row in registry.LIBRARIES if row.name in self.packages]
         for switch in dict.fromkeys(row.switch for row in rows if row.switch):
             value = self.environment.get(switch, "0")

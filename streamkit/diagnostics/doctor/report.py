@@ -1,4 +1,4 @@
-"""What the doctor reports, as data and as text, and how a check comes to be a part of it."""
+"""The report of the doctor, as data and as text, and how a check becomes a part of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Driver:
     cuda: str
     """The newest CUDA that it serves, as "13.0"."""
     release: str | None
-    """Its own version, as "580.159.04", where it tells."""
+    """The driver's own version, as "580.159.04", where the system tells."""
     devices: list[str]
-    """What it calls the devices that this process sees."""
+    """The driver's names of the devices that this process sees."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class LibraryReport:
     version: str | None
     """None if no metadata is installed for it."""
     cuda: str | None
-    """The CUDA it is built for; "cpu" if for none, None if it does not say."""
+    """The CUDA it is built for; "cpu" for no CUDA, None if the metadata do not say."""
     loaded: bool
     handle_0: str
-    """Which default stream handle 0 is for it: "legacy" or "per-thread"."""
+    """The default stream that handle 0 means to the library: "legacy" or "per-thread"."""
     current: Standing | None
-    """Its current stream; None if it is not loaded, or has no current stream or no CUDA."""
+    """None if the library is not loaded, or has no current stream or no CUDA."""
 
 
 @dataclass(frozen=True, repr=False)
 class DoctorReport:
-    """What is here, and what is wrong with it; ``print`` shows it as text, a notebook too."""
+    """The installation and its faults; ``print`` and notebooks show the report as text."""
 
     python: str
     streamkit: str
@@ -72,7 +72,7 @@ class DoctorReport:
     """The CUcontext that is current in this thread, 0 for none."""
     libraries: list[LibraryReport]
     missing: list[str]
-    """Those StreamKit knows that are neither installed nor loaded."""
+    """The libraries that StreamKit knows and that are neither installed nor loaded."""
     environment: dict[str, str]
     """The variables that CUDA or a library reads here, as far as they are set."""
     findings: list[Finding]
@@ -83,7 +83,7 @@ class DoctorReport:
         return not self.findings
 
     def show(self) -> None:
-        """Print it."""
+        """Print the report."""
         terminal.show(str(self))
 
     def __str__(self) -> str:
@@ -105,11 +105,11 @@ def as_data(report: DoctorReport) -> dict[str, Any]:
 def run_check(
     what: str, look: Callable[[], Iterable[Finding]], library: str | None = None
 ) -> list[Finding]:
-    """Return what a check finds, and if it fails, the finding that it did."""
+    """Return the findings of a check; its own failure is one of them."""
     found: list[Finding] = []
     try:
         found.extend(look())
-    except Exception as error:  # noqa: BLE001 - what is broken must not stop the other checks
+    except Exception as error:  # noqa: BLE001 - a broken library must not stop the other checks
         remedy = "Mend the other findings first, and look at the last error of earlier GPU work."
         if isinstance(error, StreamKitError):
             remedy = "Do what this error says."
@@ -147,7 +147,7 @@ def _counted(report: DoctorReport) -> str:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table with empty lines around it; nothing if it has no rows."""
+    """Yield the lines of a table between empty ones; none if the table has no rows."""
     if not rows:
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Where a library of the CUDA toolkit is that other code loads when it is first needed."""
+"""Libraries of the CUDA toolkit, which other code loads when they are first needed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 def has(name: str, *majors: int) -> bool:
     """Whether the toolkit's library of that name, of one of these versions, can be loaded here."""
-    # elsewhere its libraries have other names, and nothing here needs them
+    # on other systems the libraries have other names, and nothing here needs them
     return sys.platform != "linux" or load(name, *majors) is not None
 
 
 def load(name: str, *majors: int) -> Any:
-    """Return the toolkit's library of that name, of the first of these versions; None if none.
+    """Return the toolkit's library of that name, of the first version that is found, or None.
 
-    As the libraries do, it looks beside what pip has installed, and then where the system looks.
-    Where the process has one already, that is it: two copies in one process do not know each other.
+    A copy that the process has loaded comes first, because two copies do not know each other. Then
+    this looks beside what pip has installed, as the libraries do, and then where the system looks.
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
@@ -27,7 +27,7 @@ def load(name: str, *majors: int) -> Any:
     for file in files:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    with contextlib.suppress(Exception):  # not installed, older than that, or it finds none
+    with contextlib.suppress(Exception):  # no pathfinder, an old one, or it finds no library
         finder: Any = importlib.import_module("cuda.pathfinder")
         path = finder.load_nvidia_dynamic_lib(name).abs_path
         if any(file in path for file in files):

@@ -1,4 +1,4 @@
-"""A picture of a graph: its nodes in layers, each below all that it waits for."""
+"""The picture of a graph: nodes in layers, each node below those that it waits for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _STYLE = """
 
 
 def name_of(kind: str) -> str:
-    """Return what a node of this kind does, in the words of a report."""
+    """Return the kind of a node in the words of a report."""
     return _NAMES.get(kind, kind)
 
 
@@ -52,7 +52,7 @@ def svg(
     edges: Sequence[tuple[int, int]],
     missing: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """Return the picture; ``edges``, and those that are missing, are places in ``nodes``."""
+    """Return the picture; present and ``missing`` edges are pairs of places in ``nodes``."""
     where = _places(len(nodes), edges)
     width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
     height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
@@ -84,7 +84,7 @@ def _arrow(
 
 
 def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-    """Return where each box is: below all before it, near the middle of those."""
+    """Return the place of each box: below the nodes that come before, near their middle."""
     before: defaultdict[int, list[int]] = defaultdict(list)
     for one, other in edges:
         before[other].append(one)
@@ -97,7 +97,7 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, f
     widest = max(map(len, layers.values()), default=0)
     column: dict[int, float] = {}
     for layer in layers.values():
-        layer.sort(  # by the middle of what is before each
+        layer.sort(  # by the middle of the nodes before each
             key=lambda node: sum(column[one] for one in before[node]) / max(len(before[node]), 1)
         )
         first = (widest - len(layer)) / 2
@@ -109,7 +109,7 @@ def _places(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[float, f
 
 
 def _box(number: int, node: Node, x: float, y: float) -> str:
-    """Return a node: what it does, and whose it is."""
+    """Return the box of a node, with its operation and its library."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
     text, below = name_of(node.kind), f"node {number}"

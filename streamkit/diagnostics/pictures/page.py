@@ -68,8 +68,8 @@ def of_block(
 ) -> str:
     """Return the page of a block, with ``heading`` in place of the audit's own sentence.
 
-    ``missing`` are waits that should be there: the page shows each by an arrow of its own kind.
-    ``races`` are their descriptions, of several lines each.
+    ``missing`` are waits that the program lacks: the page shows each by an arrow of its own kind.
+    ``races`` are descriptions of the races, of several lines each.
     """
     # no "</script>" or "<!--" in a name may end the element, or begin a comment in it
     data = json.dumps(block_data(report, missing), separators=(",", ":")).replace("<", "\\u003c")
@@ -88,13 +88,13 @@ def of_block(
 
 
 def of_graph(picture: str, heading: str, races: Sequence[str], *, has_missing: bool) -> str:
-    """Return the page of a graph: its picture, and the races as text."""
+    """Return the page of a graph, with its picture, and its races as text."""
     legend = "<p>Dashed arrow: an order that is missing.</p>\n" if has_missing else ""
     return _page("Races of a graph", heading, f"{picture}\n{legend}{_races(races)}")
 
 
 def as_cell(report: Operations) -> str:
-    """Return the page in a frame of its own, for a notebook, below its first sentence."""
+    """Return the page for a notebook, in a frame below the page's first sentence."""
     height = min(440 + 34 * len(timeline.rows_of(report)), 900)
     return (
         f"<p>{html.escape(timeline.verdict(report))}</p>"
@@ -104,7 +104,7 @@ def as_cell(report: Operations) -> str:
 
 
 def block_data(report: Operations, missing: Sequence[Operation] = ()) -> dict[str, Any]:
-    """Return what ``timeline.js`` draws; it is described there."""
+    """Return the data that ``timeline.js`` draws; the script describes them."""
     rows = timeline.rows_of(report)
     number = {row.queue: place for place, row in enumerate(rows)}
     found = {style_of(one.library) for row in rows for one in row.operations}

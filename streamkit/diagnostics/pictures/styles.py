@@ -36,5 +36,5 @@ STYLES[UNKNOWN] = Style("other, or unknown", "#888888")
 
 
 def style_of(library: str | None) -> Style:
-    """Return how the work of a library is shown, which may be a plugin's, or unknown."""
+    """Return how the work of a library is shown, also for a plugin's or an unknown one."""
     return STYLES.get(library or UNKNOWN, STYLES[UNKNOWN])

@@ -1,4 +1,4 @@
-"""What every picture of a report shows: a row for each queue, and sentences of what to look at."""
+"""The content of every picture of a report: a row for each queue, and a summary in sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = 6  # operations named for each row
 
 
 class Row(NamedTuple):
-    """One row of a picture, with what happened in it, in order."""
+    """One row of a picture, with its operations in order."""
 
     label: str
     queue: AuditedQueue | None
@@ -40,22 +40,22 @@ def rows_of(report: Operations) -> list[Row]:
 
 
 def plain(one: Operation) -> str:
-    """Return what an operation does, as "fill", if its library's kernel names say so."""
+    """Return an operation in a word, such as "fill", if its library's kernel names tell it."""
     return kernel_names.operation(one.name, one.library)
 
 
 def counted(count: int, what: str) -> str:
-    """Return how many there are, in words."""
+    """Return a count with its noun, in words."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def times(count: int) -> str:
-    """Return how often, in words."""
+    """Return "once", or the number of times in words."""
     return "once" if count == 1 else f"{count} times"
 
 
 def title(report: Operations) -> str:
-    """Return how much there is, and where."""
+    """Return the number of operations and of queues, in words."""
     return f"{counted(len(report.work), 'operation')} on {counted(len(report.queues), 'queue')}"
 
 
@@ -81,7 +81,7 @@ def summary(report: Operations) -> Iterator[str]:
 
 
 def text(report: Operations) -> str:
-    """Return the report for a terminal: what to look at, what each queue was given, who waited."""
+    """Return the report for a terminal: the verdict, the work of each queue, and the waits."""
     held = listed(report.synchronisations)
     lines = [
         verdict(report),
@@ -96,7 +96,7 @@ def text(report: Operations) -> str:
 
 
 def _names(row: Row) -> list[str]:
-    """Return what a row was given, equal neighbours together."""
+    """Return the names of a row's operations, equal neighbours together."""
     texts = [
         plain(one) + (f" [{STYLES[one.library].label}]" if one.library in STYLES else "")
         for one in row.operations

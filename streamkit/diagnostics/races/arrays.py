@@ -1,4 +1,4 @@
-"""The arrays among the arguments of a call: where their memory is, and whose."""
+"""The arrays among the arguments of a call, with the places and owners of their memory."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class RacedArray:
     """An array with a race on it."""
 
     name: str | None
-    """What the caller, or the argument ``arrays``, calls it; None where neither has a name."""
+    """The name in the caller's code, or in the argument ``arrays``; None where neither has one."""
     dtype: str
     """Empty where only the memory is known."""
     shape: tuple[int, ...]
     nbytes: int
-    """Of its elements; 0 where that is not known."""
+    """The size of its elements; 0 where that is not known."""
     address: int = 0
-    """Of memory on a GPU."""
+    """The address on a GPU; 0 for memory of the host."""
 
     def __str__(self) -> str:
         if not self.dtype:
@@ -69,7 +69,7 @@ class RacedArray:
 
 
 class _ArrayMemory(NamedTuple):
-    """Where an array of the host is, and whose its memory is."""
+    """The memory of an array of the host, and the owner of that memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -77,26 +77,26 @@ class _ArrayMemory(NamedTuple):
     itemsize: int
     dtype: str
     whole: Any
-    """What all views of the memory share."""
+    """The object that all views of the memory share."""
     is_own: bool
-    """Whether that lives as long as the memory."""
+    """Whether this object lives as long as the memory."""
 
 
 class Memories:
-    """Finds the memory of arrays, and distinguishes allocations that follow at one address."""
+    """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
         self._alike: dict[tuple[Any, ...], Access | None] = {}
-        self._adapters: dict[type, Any] = {}  # that see what is done with arrays of a type
+        self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
     def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
-        """Return what a use of an array of the host accesses, None if the array has no memory.
+        """Return the access that a use of an array makes, None if the array has no memory.
 
-        It keeps nothing alive. Its allocation differs from that of each array that was freed
-        before, and is None if the library does not own the memory. ``names`` are what ``names_of``
-        returned.
+        An access keeps nothing alive. Its allocation differs from those of all arrays that were
+        freed before, and is None if the library does not own the memory. ``names`` are from
+        ``names_of``.
         """
         value, mode, is_sure = use
         found = self._memory(value)
@@ -112,18 +112,18 @@ class Memories:
         return self._alike.setdefault(alike, access)
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
-        """Return the names of objects, and of what the views of an array share, by their ids."""
+        """Return the names of objects, and of the owners of arrays' memory, by their ids."""
         names: dict[int, str] = {}
         for name, value in variables:
             names[id(value)] = name
-            if self._adapters.get(type(value), self) is not None:  # its type is watched, or new
+            if self._adapters.get(type(value), self) is not None:  # the type is watched, or new
                 adapter = self.watching(value)
                 if adapter is not None:
                     names[id(adapter.storage_of(value).whole)] = name
         return names
 
     def watching(self, value: Any) -> Any:
-        """Return the adapter that sees what is done with an array of the host, None without one."""
+        """Return the adapter that sees operators on an array of the host, None without one."""
         kind = type(value)
         if kind not in self._adapters:
             self._adapters[kind] = next(
@@ -131,7 +131,7 @@ class Memories:
             )
         adapter = self._adapters[kind]
         if adapter is not None:
-            with contextlib.suppress(Exception):  # no array, or somebody's that answers nothing
+            with contextlib.suppress(Exception):  # no array, or one that answers nothing
                 is_here = adapter.array_device(value) is None
                 return adapter if is_here and adapter.storage_of(value) else None
         return None
@@ -168,7 +168,7 @@ def _access(
 
 @functools.lru_cache
 def _text(dtype: Any) -> str:
-    """Return what a report calls a type of elements; NumPy takes long to word it."""
+    """Return the name of a type of elements, cached because NumPy takes long to word it."""
     return sys.intern(str(dtype))
 
 
@@ -196,12 +196,12 @@ def _fields(dtype: Any, start: int) -> Iterator[tuple[int, int]]:
 
 
 def watches(adapter: object) -> bool:
-    """Whether an adapter can tell what its library's operators do on the host."""
+    """Whether an adapter can tell of its library's operators on the host."""
     return offered(adapter, Diagnosis.watch_operators) is not None
 
 
 def owner_of(array: Any) -> Any:
-    """Return the array of which this one is a view, perhaps itself."""
+    """Return the array that owns the memory of this one, perhaps itself."""
     while isinstance(array.base, sys.modules["numpy"].ndarray):
         array = array.base
     return array
@@ -224,7 +224,7 @@ def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _as_numpy(value: Any) -> Any:
-    """Return an array of the host, of any library, as one of NumPy; None for another object."""
+    """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
     if numpy is None or isinstance(
         value, (type, numpy.generic)
@@ -234,7 +234,7 @@ def _as_numpy(value: Any) -> Any:
         return value
     if isinstance(value, memoryview):
         return numpy.asarray(value)
-    with contextlib.suppress(Exception):  # its memory is on a GPU, or the library does not lend it
+    with contextlib.suppress(Exception):  # the memory is on a GPU, or is not lent
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None

@@ -1,4 +1,4 @@
-"""What a call reads and writes: as its author declared, as NumPy documents it, or as a guess."""
+"""The arrays that a call reads and writes, as declared, as NumPy documents, or as a guess."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def accesses(
 ) -> Callable[[FunctionT], FunctionT]:
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
-    It is a promise: the function uses all of these arrays, and no other array that is written while
-    it runs. The function itself is returned.
+    The declaration is a promise: the function uses all of these arrays, and no other array that is
+    written while it runs. The function itself is returned.
 
     Args:
-        reads: The names of the parameters that it only reads.
-        writes: The names of those that it writes, whether or not it reads them too.
+        reads: The names of the parameters that the function only reads.
+        writes: The names of the parameters that it writes, whether or not it reads them too.
 
     Raises:
         TypeError: The names are not a sequence of strings, or the object cannot be marked.
@@ -70,7 +70,7 @@ def accesses(
 def uses(call: Any) -> tuple[list[ArrayUse], bool]:
     """Return how a call, a ``functools.partial``, uses arrays, and whether that is known.
 
-    If it is not, the call may do anything with those that it was given.
+    A call that is not known may do anything with the arrays among its arguments.
     """
     declared = getattr(call.func, "_streamkit_accesses", None)
     if isinstance(declared, dict):
@@ -84,9 +84,9 @@ def uses(call: Any) -> tuple[list[ArrayUse], bool]:
 
 
 def is_operator(call: Any) -> bool:
-    """Whether a call is a library's own, and runs no code but what the library's operators tell.
+    """Whether a call is a library's own, and all its accesses are told by operators.
 
-    That is so of its compiled functions. Those in Python may run hooks, and they may use memory
+    Compiled functions are such calls. Functions in Python may run hooks, and may use memory
     without an operator.
     """
     fn = call.func
@@ -122,13 +122,13 @@ def _is_passive(value: object, depth: int = _DEPTH) -> bool:
 
 
 def _is_of_watched(module: str | None) -> bool:
-    """Whether a module belongs to a library that tells what its operators do."""
+    """Whether a module belongs to a library that tells of its operators."""
     load = registry.loaded().get(_root(module))
     return load is not None and watches(load())
 
 
 def _is_of_others(module: str) -> bool:
-    """Whether a module belongs to a library of arrays that does not tell it."""
+    """Whether a module belongs to a library of arrays that does not tell of its operators."""
     return _root(module) in _ARRAY_LIBRARIES and not _is_of_watched(module)
 
 
@@ -152,7 +152,7 @@ def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
 def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[ArrayUse]:
     try:
         bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
-    except TypeError:  # the arguments do not fit: the call will fail before it uses anything
+    except TypeError:  # the call will fail before it uses anything
         return
     bound.apply_defaults()
     for name, value in bound.arguments.items():
@@ -162,7 +162,7 @@ def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[ArrayUse]:
 
 # -- NumPy's own functions ------------------------------------------------------------------------
 
-# By name, as functions and as methods: which positional argument ``out`` is.
+# For functions and methods, by name, the place of ``out`` among the positional arguments.
 _READ_ALL = {
     "amax": 2, "amin": 2, "argsort": None, "around": 2, "clip": 3, "concatenate": 2, "copy": None,
     "cumprod": 3, "cumsum": 3, "dot": 2, "hstack": None, "inner": None, "max": 2, "mean": 3,
@@ -177,23 +177,23 @@ _WRITE = {
     "__setitem__": False, "copyto": True, "fill": True, "fill_diagonal": False, "place": False,
     "put": False, "put_along_axis": False, "putmask": False, "setfield": False,
 }  # fmt: skip
-"""Those that write their first array, and whether they surely write all of it."""
+"""Functions that write their first array, and whether they surely write the whole array."""
 _METHODS_CHANGE = {
     *(f"__i{name}__" for name in (
         "add", "and", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
         "truediv", "xor",
     )), "partition", "sort",
 }  # fmt: skip
-"""The methods that read all of their array and write it."""
+"""The methods that read the whole of their array and write it."""
 _UFUNC_METHODS = {"reduce": 3, "accumulate": 3, "outer": None}
 _WHERE = {"amax": 5, "amin": 5, "copyto": 3, "max": 5, "min": 5, "prod": 6, "reduce": 6, "sum": 6}
-"""Which positional argument ``where`` is, if it can be one."""
+"""The place of ``where`` among the positional arguments, if it can be one of them."""
 _STOP_EARLY = {"logical_and", "logical_or"}
-"""The ufuncs that reduce no further than to the first element that decides."""
+"""The ufuncs whose reduction ends at the first element that decides the result."""
 
 
 def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
-    """Return how a call of NumPy uses arrays; None for one that is not known here."""
+    """Return how a call of NumPy uses arrays; None for a function that is not listed here."""
     numpy: Any = sys.modules.get("numpy")
     fn, args, named = call.func, call.args, call.keywords
     if numpy is None or not _is_plain(numpy, (*args, *named.values())):
@@ -209,12 +209,12 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
     elif getattr(numpy, name, None) is fn:
         found = _of_function(name, args, named, is_method=False)
     if found and any(getattr(use.array, "size", 1) == 0 for use in found):
-        return [use._replace(is_sure=False) for use in found]  # then perhaps nothing is done
+        return [use._replace(is_sure=False) for use in found]  # perhaps the call does nothing
     return found
 
 
 def _is_plain(numpy: Any, values: tuple[Any, ...]) -> bool:
-    """Whether no argument overrides what NumPy's functions do with it, or holds other arrays."""
+    """Whether no argument overrides NumPy's functions, or holds other arrays."""
     return all(
         (type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject)
         or not (hasattr(value, "__array_ufunc__") or hasattr(value, "__array_function__"))
@@ -252,7 +252,7 @@ def _of_ufunc_method(
     if name == "at" and args:
         changed = *_reads(args[:1], is_sure=False), *_writes(args[:1], is_sure=False)
         return [*changed, *_reads((args[1:], named))]
-    if name == "reduceat" and args:  # it begins at the first index
+    if name == "reduceat" and args:  # the reduction begins at the first index
         rest = _with_out({name: 3}, name, args[1:], named, is_sure=True)
         return [*_reads(args[:1], is_sure=False), *(rest or ())]
     is_sure = ufunc not in _STOP_EARLY or name != "reduce"
@@ -285,7 +285,7 @@ def _with_out(
     *,
     is_sure: bool,
 ) -> list[ArrayUse] | None:
-    """Return what a ``known`` function does, which reads all arguments but ``out``; else None."""
+    """Return the uses of a ``known`` function, which reads all arguments but ``out``; else None."""
     if name not in known:
         return None
     place = known[name]

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
 from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, VectorClocks, is_before
-from streamkit.diagnostics.races.report import Race, RacedOperation, array_of, races_among
+from streamkit.diagnostics.races.report import (
+    Race,
+    RacedOperation,
+    array_of,
+    missing_wait,
+    races_among,
+)
 from streamkit.diagnostics.recording.kernel_names import operation
 from streamkit.diagnostics.recording.steps import WORK, CudaQueue, StepKind
-from streamkit.protocols.queues import LEGACY
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -24,48 +30,27 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaStep
 
+    Variable = tuple[str, bool]
+    """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
+
+_DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 _GRAPHS, _FREES = object(), object()
-"""What the clocks take for hosts: one has learned of all launches of graphs, one of all frees."""
+"""Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
-"""They are in order with all that the contexts are given, before and afterwards."""
+"""Copies that are in order with all work of the two contexts, before and afterwards."""
+_NEW_EVENTS: tuple[StepKind, ...] = ("event made", "event destroyed", "foreign event")
+"""The steps after which a handle no longer means the event that had it."""
 
 
-class Order(NamedTuple):
-    """Where the work of a program stands, and what the host has waited for at its end."""
-
-    stamps: dict[float, Stamp]
-    """By the numbers of the steps."""
-    host: Clock
-    """What any host has learned."""
-
-
-def order_of(
-    program: Iterable[CudaStep],
-    known: Callable[[CudaQueue], KnownQueue],
-    may_hold_host: Callable[[CudaStep], bool] = lambda _: False,
-    *,
-    supposes: bool,
-) -> Order:
-    """Return where each piece of work stands.
+class _CudaReader:
+    """Reads the steps of a program in order, and finds where each piece of work stands.
 
     An order counts only if it is sure, so a wait of the host orders what its own thread gives later
     and nothing else. If this ``supposes``, each order counts that there may be: what one thread has
     learned all know, another process may have waited for all that was given, and a graph may record
     and await each event that it can have.
-
-    Args:
-        program: The steps.
-        known: Finds what is known of a queue.
-        may_hold_host: Whether a call may return only when its work is done.
-        supposes: Whether to suppose what is not sure.
     """
-    reader = _CudaReader(known, may_hold_host, supposes=supposes)
-    for step in program:
-        reader.read(step)
-    return Order(reader.stamps, reader.host())
 
-
-class _CudaReader:
     def __init__(
         self,
         known: Callable[[CudaQueue], KnownQueue],
@@ -73,12 +58,14 @@ class _CudaReader:
         *,
         supposes: bool,
     ) -> None:
+        """Take look-ups of queues, and of calls that may return only when their work is done."""
         self.stamps: dict[float, Stamp] = {}
+        """By the numbers of the steps."""
         self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
         self._clocks = VectorClocks()
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
-        self._queues: dict[CudaQueue, int | None] = {}  # those that had work, with their contexts
+        self._queues: dict[CudaQueue, int | None] = {}  # all that had work, with their contexts
         self._made: set[int] = set()  # events of the block, of which no older graph knows
         self._in_graphs: set[int] = set()  # events that are surely in a graph
         self._elsewhere: set[int] = set()  # events that another process may record
@@ -90,10 +77,8 @@ class _CudaReader:
             "point": self._point,
             "done": self._done,
             "memory gone": self._memory_gone,
-            "event made": self._event_made,
-            "event destroyed": self._event_destroyed,
+            **dict.fromkeys(_NEW_EVENTS, self._renew),
             "event in a graph": self._event_in_a_graph,
-            "foreign event": self._foreign_event,
             "shared event": self._shared_event,
             "context record": self._context_record,
             "context wait": self._context_wait,
@@ -106,6 +91,7 @@ class _CudaReader:
             read(step, None if self._supposes else step.fact.thread)
 
     def host(self) -> Clock:
+        """Return what any host has learned, if this supposes that all tell each other."""
         return self._clocks.here(None)
 
     def _use(self, step: CudaStep) -> CudaQueue:
@@ -156,7 +142,7 @@ class _CudaReader:
     def _work(self, step: CudaStep, host: Hashable) -> None:
         queue = self._use(step)
         if self._supposes and step.kind == "wait for a value":
-            self._clocks.wait(queue, EVERYTHING)  # also what is given later can write the value
+            self._clocks.wait(queue, EVERYTHING)  # work that is given later can write the value too
         if self._supposes and step.call.name in _BETWEEN_CONTEXTS:
             self._clocks.wait(queue, self._all_given())
         if self._supposes and step.kind == "graph launch":
@@ -186,48 +172,42 @@ class _CudaReader:
             self._clocks.wait(queue, clock)
 
     def _recorded(self, event: int) -> Iterator[Clock]:
-        """Yield the clocks of what a wait for an event comes after, or may come after."""
+        """Yield the clocks after which a wait for an event comes, or may come."""
         number, clock = self._events.get(event, (-1.0, NOTHING))
         a_graph_came = number < self._last_graph
         if self._supposes or not (a_graph_came and event in self._in_graphs):
-            yield clock  # else a graph has perhaps recorded it since
+            yield clock  # else a graph has perhaps recorded the event since
         if self._supposes and a_graph_came and self._may_be_in_a_graph(event):
             yield self._clocks.here(_GRAPHS)
         if self._supposes and event in self._elsewhere:
-            yield self._all_given()  # the other process can have waited for that
+            yield self._all_given()  # the other process can have waited for all this
 
     def _may_be_in_a_graph(self, event: int) -> bool:
         return event in self._in_graphs or event not in self._made
 
-    def _event_made(self, step: CudaStep, _: Hashable) -> None:
-        self._renew(step.fact.more)
-        self._made.add(step.fact.more)
-
-    def _event_destroyed(self, step: CudaStep, _: Hashable) -> None:
-        self._renew(step.fields[0])
+    def _renew(self, step: CudaStep, _: Hashable) -> None:
+        """Forget the event that had this handle, and note who may know the new one."""
+        event = step.fields[0]
+        self._events.pop(event, None)
+        for kind, events in (("event made", self._made), ("foreign event", self._elsewhere)):
+            events.discard(event)
+            if step.kind == kind:
+                events.add(event)
+        self._in_graphs.discard(event)
 
     def _event_in_a_graph(self, step: CudaStep, _: Hashable) -> None:
         self._in_graphs.add(step.fields[0])
-
-    def _foreign_event(self, step: CudaStep, _: Hashable) -> None:
-        self._renew(step.fact.more)
-        self._elsewhere.add(step.fact.more)
 
     def _shared_event(self, step: CudaStep, _: Hashable) -> None:
         self._elsewhere.add(step.fields[0])
 
     def _context_record(self, step: CudaStep, _: Hashable) -> None:
-        """Suppose that all comes before it: nothing says which queues a green context has."""
+        """Suppose that all work comes before: nothing says which queues a green context has."""
         self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
 
     def _context_wait(self, step: CudaStep, host: Hashable) -> None:
         if self._supposes:
             self._clocks.learn(host, self._joined(self._recorded(step.fields[0])))
-
-    def _renew(self, event: int) -> None:
-        self._events.pop(event, None)
-        for events in (self._made, self._in_graphs, self._elsewhere):
-            events.discard(event)
 
     # -- waits of the host ------------------------------------------------------------------------
 
@@ -281,61 +261,90 @@ class PlacedLaunch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a report calls it."""
+        """The name of the work in a report."""
         return operation(self.launch.name, self.launch.library)
 
 
-class Calls(NamedTuple):
-    """What words the calls that a program lacks."""
+class Words:
+    """Words queues, and missing calls with the names that the code of a line has for streams."""
 
-    missing_wait: Callable[[PlacedLaunch, PlacedLaunch, str], str]
-    """Returns what orders the second piece of work after the first, and before which place."""
-    missing_sync: Callable[[PlacedLaunch], str]
-    """Returns what lets the host read what a copy brings."""
+    def __init__(
+        self,
+        variables: Mapping[Place | None, Mapping[int, Variable]],
+        queue_of: Callable[[CudaQueue], AuditedQueue],
+    ) -> None:
+        self._variables, self.queue_of = variables, queue_of
+
+    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
+        """Return the call that orders the second piece of work after the first."""
+        waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        return missing_wait(
+            _stream(waiting) if waiting else self.queue_of(second.queue).name,
+            awaited[0] if awaited else self.queue_of(first.queue).name,
+            before,
+            are_code=None not in (waiting, awaited),
+        )
+
+    def missing_sync(self, copy: PlacedLaunch) -> str:
+        """Return the call after which the host may read the target of a copy."""
+        found = self._variable(copy, copy.queue)
+        sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
+        return (
+            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
+            "the program waits after the block, let the block end after that wait"
+        )
+
+    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> Variable | None:
+        """Return the name that the line of a piece of work has for a queue."""
+        found = _DEFAULTS.get(queue.handle)
+        return found or self._variables.get(work.place, {}).get(queue.handle)
+
+
+def _stream(variable: Variable) -> str:
+    """Return the code of a StreamKit stream."""
+    name, is_ours = variable
+    return name if is_ours else f"sk.wrap({name})"
 
 
 class Found(NamedTuple):
-    """What was found on CUDA streams."""
+    """The races and the coverage of CUDA streams."""
 
     races: tuple[tuple[Race, Pair], ...] = ()
     unread: tuple[Race, ...] = ()
-    """Copies to the host that it may read too early: it has not waited for them in the block."""
+    """Copies whose target the host may read too early, as it has not waited in the block."""
     works: tuple[tuple[str, bool], ...] = ()
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
-    """What could not be seen at all."""
+    """Names of work that could not be seen at all."""
     operations: tuple[Given, ...] = ()
-    """All that was given."""
+    """All operations, with the orders in which they were given."""
 
 
 def find(
     program: Sequence[CudaStep],
     works: Mapping[float, PlacedLaunch],
-    queue_of: Callable[[CudaQueue], AuditedQueue],
-    calls: Calls,
+    words: Words,
     known: Callable[[CudaQueue], KnownQueue],
 ) -> Found:
-    """Return what the steps of a program leave unordered.
+    """Return the races that the steps of a program leave.
 
     Args:
         program: The steps.
-        works: What the steps do, by their numbers; a step that is not among them is left out.
-        queue_of: Finds what a report calls a queue.
-        calls: Words the calls that mend a race.
-        known: Finds what is known of a queue.
+        works: The work of the steps, by their numbers; a step that has none is left out.
+        words: Words the queues, and the calls that mend a race.
+        known: Looks a queue up.
     """
-    given = {
-        int(step.number): works[step.number]
-        for step in program
-        if step.kind in WORK and step.number in works
-    }
+    given = {int(number): work for number, work in works.items()}
 
     def may_hold_host(step: CudaStep) -> bool:
         return step.number in works and works[step.number].launch.may_hold_host
 
     surely, perhaps = (
-        order_of(program, known, may_hold_host, supposes=supposes) for supposes in (False, True)
+        _CudaReader(known, may_hold_host, supposes=supposes) for supposes in (False, True)
     )
+    for step in program:
+        surely.read(step)
+        perhaps.read(step)
 
     def key(pair: Pair) -> Hashable:
         array = array_of(pair)
@@ -345,7 +354,7 @@ def find(
     def described(number: int, mode: Mode) -> RacedOperation:
         work = given[number]
         file, line = work.place or (None, 0)
-        queue = queue_of(work.queue)
+        queue = words.queue_of(work.queue)
         return RacedOperation(work.name, work.launch.library, queue, mode, file, line)
 
     races = races_among(
@@ -356,11 +365,11 @@ def find(
         lambda threads_talk: (perhaps if threads_talk else surely).stamps,
         key=key,
         operation=described,
-        missing_call=lambda first, second, before: calls.missing_wait(
+        missing_call=lambda first, second, before: words.missing_wait(
             given[first], given[second], before
         ),
     )
-    end = Stamp(-1, math.inf, perhaps.host)
+    end = Stamp(-1, math.inf, perhaps.host())
     pending = {
         number: work
         for number, work in given.items()
@@ -371,7 +380,7 @@ def find(
     ]
     return Found(
         tuple(races),
-        tuple(_unread(pending, described, calls)),
+        tuple(_unread(pending, described, words)),
         tuple((work.name, work.launch.is_known) for work in counted),
     )
 
@@ -379,9 +388,9 @@ def find(
 def _unread(
     pending: Mapping[int, PlacedLaunch],
     described: Callable[[int, Mode], RacedOperation],
-    calls: Calls,
+    words: Words,
 ) -> Iterator[Race]:
-    """Yield what is said of copies to the host for which it has not waited, once for each line."""
+    """Yield a possible race for each line with copies for which the host has not waited."""
     count = Counter((work.place, work.queue) for work in pending.values())
     for number, work in pending.items():
         times = count.pop((work.place, work.queue), 0)
@@ -389,11 +398,5 @@ def _unread(
             target = next(one for one in work.launch.accesses if one.mode == "write")
             reader = RacedOperation("the host", None, None, "read", None, 0)
             copy = described(number, "write")
-            yield Race(
-                target.array,
-                copy,
-                reader,
-                certain=False,
-                fix=calls.missing_sync(work),
-                count=times,
-            )
+            fix = words.missing_sync(work)
+            yield Race(target.array, copy, reader, certain=False, fix=fix, count=times)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
-from streamkit.diagnostics.races.cuda_races import Calls, Found, PlacedLaunch, find
+from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, Words, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
-from streamkit.diagnostics.races.report import FREE, missing_wait
+from streamkit.diagnostics.races.report import FREE
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.callbacks import NoCallbacksError
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, when_given
@@ -20,19 +20,16 @@ from streamkit.diagnostics.recording.driver_recorder import operations as given_
 from streamkit.diagnostics.recording.memory import Lives
 from streamkit.diagnostics.recording.operations import Given, Operation, distinct_names
 from streamkit.errors import StreamKitError
-from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
+    from streamkit.diagnostics.races.cuda_races import Variable
     from streamkit.diagnostics.recording.driver_recorder import DriverQueues
     from streamkit.diagnostics.recording.operations import AuditedQueue
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
-
-    _Variable = tuple[str, bool]
-    """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
 _NOT_READ: dict[StepKind, str] = {
     "unknown": "which is new",
@@ -40,45 +37,37 @@ _NOT_READ: dict[StepKind, str] = {
 }
 _CALLER = 3  # how many frames lie between ``_place`` and the call that CUPTI calls back for
 _UNSEEN = "all work on CUDA streams, which is not counted"
-_DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
 
 
 class CudaRaceRecorder:
     """Notes the driver calls of all threads, from ``start`` to ``stop``."""
 
-    def __init__(self, arrays: Mapping[str, object]) -> None:
-        self._arrays = arrays
+    def __init__(
+        self, arrays: Mapping[str, object], has_driver: Callable[[], bool] | None = None
+    ) -> None:
+        """Take named arrays, and a test for a driver, which by default must be loaded and work."""
+        self._arrays, self._has_driver = arrays, has_driver or _has_driver
         self._calls: DriverRecording | None = None
         self._why_not = ""
         self._noted: dict[tuple[int, int], tuple[CodeType, int]] = {}
         """The lines of calls. By the ids of codes, whose hash takes as long as they are."""
         self._memory: list[NamedMemory] = []  # the latest last
-        self._variables: dict[Place | None, dict[int, _Variable]] = {}
+        self._variables: dict[Place | None, dict[int, Variable]] = {}
 
     def start(self) -> None:
-        """Begin, if the process may use CUDA. This never loads the driver."""
-        has_driver = False
+        """Begin the recording, if there is a driver."""
+        has_driver, calls = False, DriverRecording(self._place)
         with contextlib.suppress(StreamKitError):  # the driver gives an error
-            has_driver = _has_driver()
-        if has_driver:
-            self._start()
-
-    def start_early(self) -> None:
-        """Begin, if there is a driver, and leave it to the program to initialise it."""
-        if loader.driver_version():
-            self._start()
-
-    def _start(self) -> None:
-        calls = DriverRecording(self._place)
+            has_driver = self._has_driver()
         try:
-            calls.start()
+            if has_driver:
+                calls.start()
+                self._calls = calls
         except NoCallbacksError as error:
             self._why_not = f": {error}"
-        else:
-            self._calls = calls
 
     def stop(self) -> None:
-        """End. Nothing is left behind."""
+        """End the recording, and leave nothing behind."""
         if self._calls is None:
             return
         frame = places.users_frame()
@@ -112,10 +101,10 @@ class CudaRaceRecorder:
         return place
 
     def _note_names(self, frame: FrameType) -> None:
-        """Note the names of streams and memory in the code of a frame, but keep none of them."""
+        """Note the names of streams and memory in the code of a frame; keep no object alive."""
         streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
         for name, value in places.variables(frame):
-            with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+            with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
                 if found is not None:
                     self._memory.append(found._replace(noted=now))
@@ -129,7 +118,7 @@ class CudaRaceRecorder:
     # -- afterwards -----------------------------------------------------------------------------
 
     def found(self) -> Found:
-        """Return what was found in the calls that were noted."""
+        """Return the races and the coverage of the calls that were noted."""
         if self._calls is None:
             return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
         program = self._calls.steps()
@@ -148,9 +137,7 @@ class CudaRaceRecorder:
             name = queues.named(queue)
             return others.get(name, name)
 
-        words = _Words(self._variables, queue_of)
-        calls = Calls(words.missing_wait, words.missing_sync)
-        found = find(program, works, queue_of, calls, queues.of)
+        found = find(program, works, Words(self._variables, queue_of), queues.of)
         unseen = [
             f"{step.call.name}, {_NOT_READ[step.kind]}"
             for step in program
@@ -162,45 +149,6 @@ class CudaRaceRecorder:
         return found._replace(operations=operations, unseen=tuple(unseen))
 
 
-class _Words:
-    """Words missing calls with the names that the code of a line has for streams."""
-
-    def __init__(
-        self,
-        variables: Mapping[Place | None, Mapping[int, _Variable]],
-        queue_of: Callable[[CudaQueue], AuditedQueue],
-    ) -> None:
-        self._variables, self._queue_of = variables, queue_of
-
-    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
-        waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
-        return missing_wait(
-            _stream(waiting) if waiting else self._queue_of(second.queue).name,
-            awaited[0] if awaited else self._queue_of(first.queue).name,
-            before,
-            are_code=None not in (waiting, awaited),
-        )
-
-    def missing_sync(self, copy: PlacedLaunch) -> str:
-        found = self._variable(copy, copy.queue)
-        sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
-        return (
-            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
-            "the program waits after the block, let the block end after that wait"
-        )
-
-    def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> _Variable | None:
-        """Return what the line of a piece of work calls a queue."""
-        found = _DEFAULTS.get(queue.handle)
-        return found or self._variables.get(work.place, {}).get(queue.handle)
-
-
-def _stream(variable: _Variable) -> str:
-    """Return the code of a StreamKit stream."""
-    name, is_ours = variable
-    return name if is_ours else f"sk.wrap({name})"
-
-
 def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Given]:
     """Yield the frees of memory, because an audit does not show them."""
     for step in program:
@@ -210,7 +158,7 @@ def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Given]
 
 
 def _stream_handle(value: object) -> int:
-    """Return the handle of a library's stream; TypeError if it is none."""
+    """Return the handle of a library's stream; TypeError for any other object."""
     for adapter in registry.candidates(type(value)):
         with contextlib.suppress(Exception):  # another object of the library's
             return adapter.extract(value).handle
@@ -218,7 +166,7 @@ def _stream_handle(value: object) -> int:
 
 
 def _has_driver() -> bool:
-    """Whether some library has loaded a driver, and it works; this loads none."""
+    """Whether some library has loaded a driver, and it works; this never loads the driver."""
     return (loader.is_loaded() or bool(registry.loaded())) and driver.is_available()
 
 

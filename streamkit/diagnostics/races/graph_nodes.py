@@ -1,4 +1,4 @@
-"""The races of a graph: what its nodes use, and the order that its edges make."""
+"""The races of a graph, found from the memory of its nodes and the order of its edges."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def races_of(
     sections: Sequence[Section],
     names: Sequence[tuple[str, object]],
 ) -> tuple[tuple[Race, ...], Coverage]:
-    """Return the races of a graph, and how much of it was understood."""
+    """Return the races of a graph, and the coverage of its nodes."""
     reader = LaunchReader(names)
     works = {
         number: _Work(node.place, _section(node, sections), _launch(reader, node))
         for number, node in enumerate(nodes)
         if node.kind not in _ORDER
     }
-    alike: defaultdict[_Part, int] = defaultdict(int)  # the set of nodes that do it
+    alike: defaultdict[_Part, int] = defaultdict(int)  # the set of nodes that do so
     for number, work in works.items():
         for access in work.accesses:
             alike[_Part(work.who, access)] |= 1 << number
@@ -72,19 +72,14 @@ def page(
     nodes: Sequence[Node], edges: Sequence[tuple[int, int]], races: Sequence[Race], heading: str
 ) -> str:
     """Return a page with the races, and the graph's picture with an arrow for each missing edge."""
-    missing = {
-        (race.first.node, race.second.node)
-        for race in races
-        if race.first.node is not None
-        and race.second.node is not None
-        and race.first.node != race.second.node
-    }
-    picture = graph_picture.svg(nodes, edges, sorted(missing))
+    pairs = {(race.first.node or 0, race.second.node or 0) for race in races}
+    missing = sorted((one, other) for one, other in pairs if one != other)
+    picture = graph_picture.svg(nodes, edges, missing)
     return pages.of_graph(picture, heading, [*map(str, races)], has_missing=bool(missing))
 
 
 class _Work(NamedTuple):
-    """What a node does, and where it was captured."""
+    """The work of a node, and the place where it was captured."""
 
     place: int
     section: str | None
@@ -92,32 +87,32 @@ class _Work(NamedTuple):
 
     @property
     def who(self) -> tuple[str, str | None, str | None]:
-        """What a report says of it: nodes of which it says the same are one operation there."""
+        """The node in a report's words: nodes with the same words are one operation there."""
         return self.launch.name, self.launch.library, self.section
 
     @property
     def accesses(self) -> Iterator[Access]:
-        """What it uses. A graph's addresses are fixed: the same bytes are the same memory."""
+        """The accesses. A graph's addresses are fixed: the same bytes are the same memory."""
         return (access._replace(allocation=_MEMORY) for access in self.launch.accesses)
 
 
 class _Part(NamedTuple):
-    """What some nodes do alike."""
+    """An access that some nodes make alike."""
 
     who: tuple[str, str | None, str | None]
     access: Access
 
 
 class _Pairs:
-    """The pairs of nodes of one race: for each node, the set of those with which it races."""
+    """The pairs of nodes of one race: for each node, the set of nodes with which it races."""
 
     def __init__(self) -> None:
         self.possible: dict[int, int] = {}
-        """All of them, also those that surely race."""
+        """All pairs, also those that surely race."""
         self.certain: dict[int, int] = {}
 
     def add(self, ones: int, others: int, unordered: Sequence[int], *, is_certain: bool) -> None:
-        """Add those that nothing orders, of two sets that share memory."""
+        """Add the pairs that nothing orders, of two sets of nodes that share memory."""
         for nodes, opposite in ((ones, others), (others, ones)):
             for node in numbers(nodes):
                 met = opposite & unordered[node]
@@ -129,7 +124,7 @@ class _Pairs:
 
     @property
     def first(self) -> tuple[int, int]:
-        """The first of them, of the certain ones if there are any."""
+        """The first pair, of the certain ones if there are any."""
         pairs = self.certain or self.possible
         one = min(pairs)
         return one, next(numbers(pairs[one]))
@@ -148,12 +143,12 @@ def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
 
 
 def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
-    """Yield the pairs that race if nothing orders them, and whether they surely do."""
+    """Yield the pairs that race if nothing orders them, and whether they surely race then."""
     open_parts: list[_Part] = []
     for part in sorted(parts, key=lambda part: part.access.extent.start):
         start = part.access.extent.start
         open_parts = [one for one in open_parts if one.access.extent.stop > start]
-        open_parts.append(part)  # two nodes can do the same
+        open_parts.append(part)  # two nodes can make the same access
         for one in open_parts:
             is_certain = race_of(one.access, part.access)
             if is_certain is not None:
@@ -161,7 +156,7 @@ def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
 
 
 def _array(one: Access, other: Access) -> RacedArray:
-    """Return what is said of the memory of both, in whichever order."""
+    """Return a report's array for two accesses, the same in either order."""
     arrays: tuple[RacedArray, RacedArray] = one.array, other.array
     return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
 

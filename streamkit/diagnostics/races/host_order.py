@@ -1,10 +1,10 @@
 """Host streams: the order of their work, by the steps that they reported.
 
-A function that a stream runs is no point but a span. What it gives to others while it runs comes
-after the part of it before that, and what it waits for comes before the part of it after that. So
-the steps make points, with edges between them, and each point has a clock. The body of a scope is a
-span too: what is done in it belongs to its stream, and others come after it if they wait for the
-stream, not because the thread that ran the body goes on.
+A function that a stream runs is no point but a span. Work that the function gives to others comes
+after the part before it, and work that the function waits for comes before the part after the wait.
+So the steps make points, with edges between them, and each point has a clock. The body of a scope
+is a span too: its work belongs to the stream of the scope. Other work comes after the body if it
+waits for the stream, and not because the thread that ran the body goes on.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def stamps(
     whole of a function counts. With it, StreamKit supposes that threads told each other everything:
     what one thread learned, all know, and a function that StreamKit does not know has told all
     threads that it ran. Any part of a function counts then, because it may have used the memory
-    before it gave work to another stream, or after it waited for one. Work that is unordered even
-    so surely has no order.
+    before it gave work to another stream, or after it waited for a stream. Work that is unordered
+    even so surely has no order.
     """
     reader = _Reader(given, threads_talk=threads_talk)
     in_order = sorted(steps, key=attrgetter("order"))
@@ -55,7 +55,7 @@ def stamps(
 
 
 def _is_span(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
-    """Whether it is a scope, or a function that runs at once because its thread is inside one."""
+    """Whether a step is a scope, or a function that a thread inside a scope runs at once."""
     is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
     return step.kind == "scope" or is_function
 
@@ -68,26 +68,22 @@ class _Points:
     def __init__(self) -> None:
         self._befores: list[tuple[int, ...]] = [(), ()]
         self._reached: dict[int, tuple[int, int]] = {}
-        self._uses: list[int] = [1, 1]  # how many points, or pieces of work, need its clock
+        self._uses: list[int] = [1, 1]  # the number of points and of work that need the clock
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
         found = befores
         if len(befores) > 1 or befores == (self.START,):
             found = tuple({one: None for one in befores if one != self.START})
-        if len(found) < 2 and reached is None:  # noqa: PLR2004 - it is that point itself
+        if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
             return found[0] if found else self.START
-        self._befores.append(found)
-        self._uses.append(0)
-        for one in found:
-            self._uses[one] += 1
-        point = len(self._befores) - 1
+        point = self.new(*found)
         if reached is not None:
             self._reached[point] = reached
         return point
 
     def new(self, *befores: int) -> int:
-        """Return a point after others that is none of them, so that ``put_after`` can add more."""
+        """Return a new point after others, to which ``put_after`` can add edges."""
         self._befores.append(())
         self._uses.append(0)
         point = len(self._befores) - 1
@@ -101,7 +97,7 @@ class _Points:
             self._uses[one] += 1
 
     def keep(self, point: int) -> None:
-        """Note that the clock of a point is asked for afterwards."""
+        """Note that the clock of a point will be asked for at the end."""
         self._uses[point] += 1
 
     def clocks(self, *, unknown: Clock) -> list[Clock]:
@@ -124,7 +120,7 @@ class _Points:
     def _settle(
         self, ready: list[int], clocks: list[Clock | None], blocked: dict[int, list[int]]
     ) -> None:
-        """Find the clocks of points, and of what was blocked by them; or note what blocks them."""
+        """Find the clocks of points and of those that they block, or note which points block."""
         while ready:
             point = ready.pop()
             if clocks[point] is not None:
@@ -165,43 +161,43 @@ class _Item:
 
     def __init__(self, queue: _Chain, begin: int, end: int) -> None:
         self.queue, self.begin, self.end = queue, begin, end
-        self.learned = begin  # the point that it has come to, if it is a function
+        self.learned = begin  # the point to which a function has come
         self._first = queue.items << _PARTS
         self._last = self._first
 
     @property
     def first(self) -> tuple[int, int]:
-        """The chain, and the place of its beginning."""
+        """The chain, and the place of the item's beginning."""
         return self.queue.chain, self._first
 
     @property
     def part(self) -> tuple[int, int]:
-        """The place of what was done in it so far."""
+        """The place of the latest work inside the item."""
         return self.queue.chain, self._last
 
     @property
     def whole(self) -> tuple[int, int]:
-        """The place of its end."""
+        """The place of the item's end."""
         return self.queue.chain, self._first + (1 << _PARTS) - 1
 
     def next_part(self) -> tuple[int, int]:
-        """Return the place of what is done in it now."""
+        """Return the place of the next work inside the item."""
         self._last += 1
         return self.part
 
 
 class _Host:
-    """Who gives a step: a thread, or the function that a queue runs."""
+    """The giver of a step: a thread, or a function that a queue runs."""
 
     __slots__ = "item", "key", "talks"
 
     def __init__(self, key: object, item: _Item | None, *, talks: bool) -> None:
         self.key, self.item = key, item
-        self.talks = talks  # whether others may tell it what they have learned
+        self.talks = talks  # whether it may learn what other hosts have learned
 
 
 class _Placed(NamedTuple):
-    """A piece of work: where it stands, and the point whose clock it has."""
+    """The place of a piece of work, and the point whose clock it has."""
 
     chain: int
     place: int
@@ -216,17 +212,17 @@ class _Reader:
         self._placed: dict[int, _Placed] = {}
         self._queues: dict[Hashable, _Chain] = {}
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
-        self._bodies: dict[tuple[object, Any], _Item] = {}  # by who holds which stream
-        self._open: defaultdict[object, list[_Item]] = defaultdict(list)  # the same, inmost last
-        self._ended: dict[object, int] = {}  # by who entered them, ordered scopes
+        self._bodies: dict[tuple[object, Any], _Item] = {}  # by hosts and held streams
+        self._open: defaultdict[object, list[_Item]] = defaultdict(list)  # by hosts, inmost last
+        self._ended: dict[object, int] = {}  # the ends of ordered scopes, by hosts
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[object, int] = {}  # the points that hosts have come to
-        self._told = _Points.START  # what functions may have told threads
+        self._told = _Points.START  # the end of functions that may have told threads
         self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
 
     def begin(self, step: WatchedStep) -> None:
-        """Take what was given, or has begun."""
+        """Take a step that was given, or has begun."""
         self._end_waits(step.given_ns)
         self._read[step.kind](self, step, self._host(step))
 
@@ -271,7 +267,7 @@ class _Reader:
         giver = step.giver
         if giver is None:
             return _Host(step.thread, None, talks=self._threads_talk)
-        item = self._functions.get(giver.order)  # none of what was given before the block
+        item = self._functions.get(giver.order)  # None if given before the block
         talks = self._threads_talk and not (item and self._given[giver.order].is_known)
         host = _Host(giver, item, talks=talks)
         if talks and item is not None:
@@ -293,7 +289,7 @@ class _Reader:
             host.item.learned = self._here(host)
 
     def _end_waits(self, now_ns: float) -> None:
-        """Let hosts come after what they have waited for by now."""
+        """Let hosts come after the points for which they have waited by now."""
         while self._waits and self._waits[0][0] <= now_ns:
             _, _, host, point = heapq.heappop(self._waits)
             self._learn(host, point)
@@ -310,7 +306,7 @@ class _Reader:
         return self._queues[key]
 
     def _put(self, queue: _Chain, *befores: int) -> None:
-        """Let what a queue runs from now on come after some points."""
+        """Let all later items of a queue come after some points."""
         queue.tail = self._points.add(queue.tail, *befores)
 
     def _give(self, queue: _Chain, *befores: int) -> _Item:
@@ -321,7 +317,7 @@ class _Reader:
         return item
 
     def _end_of(self, queue: _Chain) -> int:
-        """Return the point at which all that a queue has been given has ended."""
+        """Return the point at which all items of a queue so far have ended."""
         if not queue.items:
             return queue.tail
         place = (queue.items + 1 << _PARTS) - 1
@@ -360,10 +356,10 @@ class _Reader:
         return item
 
     def _current(self, host: _Host) -> int:
-        """Return the point after which an ordered scope comes: of the stream that is current.
+        """Return the point of the current stream, after which an ordered scope comes.
 
-        That is what was done in the scope around it. Outside of all it is the ordered scopes before
-        it, because those come before what the default stream does afterwards.
+        This is the latest work of the scope around it. Outside of all scopes it is the end of the
+        earlier ordered scopes, because these come before later work of the default stream.
         """
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
@@ -395,8 +391,8 @@ class _Reader:
             before = self._points.add(self._here(host), item.begin)
             place = item.next_part()
             self._spans[step.order] = item, place
-            self._placed[step.order] = _Placed(*item.whole, before)  # unless it ends in the block
-            if self._threads_talk:  # this thread knows that it ran
+            self._placed[step.order] = _Placed(*item.whole, before)  # until the function ends
+            if self._threads_talk:  # this thread knows that the function ran
                 self._learn(host, self._points.add(before, reached=place))
 
     def _then(self, step: WatchedStep, host: _Host) -> None:
@@ -415,7 +411,7 @@ class _Reader:
             self._learn_later(step, _Host(None, None, talks=True), ended)
 
     def _place(self, order: int, item: _Item) -> None:
-        """Note where a whole item stands."""
+        """Note the place of a whole item."""
         if self._threads_talk:
             self._placed[order] = _Placed(*item.first, item.end)
         else:
@@ -457,15 +453,15 @@ class _Reader:
             self._put(self._queue(step.stream), self._here(host), point)
 
     def _synchronisation(self, step: WatchedStep, host: _Host) -> None:
-        is_entry = step.name == "with"  # which the scope tells
-        if not (is_entry or step.has_failed):  # else it has waited for nothing
+        is_entry = step.name == "with"  # the step of the scope tells of it
+        if not (is_entry or step.has_failed):  # else the host has waited for nothing
             self._learn_later(step, host, self._reached(step, host))
 
     def _query(self, step: WatchedStep, host: _Host) -> None:
         self._learn(host, self._reached(step, host))
 
     def _reached(self, step: WatchedStep, host: _Host) -> int:
-        """Return the point for which the host waited, or which it saw to be reached."""
+        """Return the point that the host has waited for, or has seen to be reached."""
         mark = step.mark
         if isinstance(mark, trace.Step):
             return self._end_of_then(mark)

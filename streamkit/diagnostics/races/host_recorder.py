@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
@@ -30,46 +30,48 @@ if TYPE_CHECKING:
 
 
 class RecordedWork(NamedTuple):
-    """A piece of work, as it was given."""
+    """A piece of work, as the recorder saw it when it was given."""
 
     step: WatchedStep
     place: Place | None
     accesses: tuple[Access, ...]
     is_known: bool
-    """Whether all that it reads and writes is known."""
+    """Whether all accesses of the work are known."""
     is_future: bool
-    """Whether it only waits for a future."""
+    """Whether the work only waits for a future."""
     streams: Mapping[int, str]
-    """What the code of its place calls host streams, by their ids."""
+    """The names that the code of its place has for host streams, by their ids."""
 
 
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
 
+    shown: ClassVar = {**HostRecorder.shown, "then": "function"}
+
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
-        """Take arrays by their names, and what counts the calls of the driver so far."""
+        """Take arrays by their names, and a function that counts the calls of the driver so far."""
         super().__init__(calls)
         self.given: dict[int, RecordedWork] = {}
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
-        # what functions are when operators have told of them, by the orders of their steps
+        # the work of functions once operators have told of it, by the orders of their steps
         self._if_told: dict[int, RecordedWork] = {}
-        self._names: dict[int, dict[int, str]] = {}  # of arrays, by the same
-        # what the code of a line calls its arrays, by their ids, and its streams
+        self._names: dict[int, dict[int, str]] = {}  # of arrays, by these orders
+        # the names that the code of a line has for its arrays, by their ids, and for its streams
         self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
         self._lines = {}
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
-        self._around = (self._watched,)  # one for all steps
-        self._plain: set[int] = set()  # the scopes whose code names no arrays but watched ones
+        self._around = (self._watched,)  # one tuple for all steps
+        self._plain: set[int] = set()  # scopes whose code names watched arrays only
         self.seen: set[int] = set()
-        """Those of them, by their orders, in which operators ran: what those tell counts."""
+        """The plain scopes in which operators ran, by their orders: operators tell all of these."""
         self.open_before: list[HostStream] = []
-        """The streams of the scopes that this thread had entered before it began."""
+        """The streams of the scopes that this thread had entered before the recording."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the recording."""
         scopes = (scope.stream for scope in open_scopes.stack.scopes)
         self.open_before = [one for one in scopes if isinstance(one, HostStream)]
         super().start()
@@ -80,7 +82,7 @@ class RaceRecorder(HostRecorder):
         return sorted(self._steps, key=lambda step: step.order)
 
     def take(self, step: WatchedStep) -> None:
-        """Note a step and what it uses, in the thread that gives it."""
+        """Note a step and its accesses, in the thread that gives it."""
         super().take(step)
         if step.kind in ("function", "then", "scope"):
             self.given[step.order] = self._read(step)
@@ -104,13 +106,13 @@ class RaceRecorder(HostRecorder):
             return self._with_uses(
                 work, self._memories.names_of((*variables, *self._arrays.items()))
             )
-        except Exception:  # noqa: BLE001 - of somebody's object; the program must not fail of it
+        except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             return work
         finally:
             self._thread.is_reading = False
 
     def _with_uses(self, work: RecordedWork, names: dict[int, str]) -> RecordedWork:
-        """Return a function with what it uses, as far as that is known before it runs."""
+        """Return a function with its accesses, as far as they are known before it runs."""
         step = work.step
         uses, is_known = calls.uses(step.call)
         work = work._replace(accesses=self._accesses(uses, names), is_known=is_known)
@@ -120,7 +122,7 @@ class RaceRecorder(HostRecorder):
             self._if_told[step.order] = work._replace(
                 accesses=self._accesses(others, names), is_known=is_operator
             )
-            if is_operator:  # which runs in a thread without these names
+            if is_operator:  # it runs in a thread without these names
                 self._names[step.order] = names
         return work
 
@@ -130,13 +132,13 @@ class RaceRecorder(HostRecorder):
             return tuple(access for access in found if access is not None)
 
     def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
-        """Return what code calls host streams, by their ids; one object for all that is alike."""
+        """Return the names of host streams by their ids; one object for all that are alike."""
         found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         return self._streams.setdefault(tuple(found.items()), found)
 
     def _is_plain(self, frame: FrameType) -> bool:
-        """Whether the code of a frame names no arrays but those that are watched."""
-        with contextlib.suppress(Exception):  # of somebody's object, as above
+        """Whether all arrays that the code of a frame names are watched."""
+        with contextlib.suppress(Exception):  # an object may raise anything
             return calls.names_no_others(places.named_by(frame), self._is_watched)
         return False
 
@@ -147,7 +149,7 @@ class RaceRecorder(HostRecorder):
 
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
-        """Let the libraries tell the operators of a step, once if it runs inside of another."""
+        """Let the libraries tell the operators of a step, once for steps inside each other."""
         thread = self._thread
         watches: list[AbstractContextManager[object]] = []
         for library, load in registry.loaded().items() if not thread.running else ():
@@ -208,13 +210,13 @@ class RaceRecorder(HostRecorder):
 
 
 class _Running(NamedTuple):
-    """What a thread runs."""
+    """A step that a thread runs."""
 
     step: WatchedStep
     depth: int
-    """How many scopes were open when it began."""
+    """The number of scopes that were open when the step began."""
     caller: CodeType | None
-    """The code that runs it."""
+    """The code that runs the step."""
 
 
 class _Thread(threading.local):

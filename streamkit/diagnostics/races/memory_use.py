@@ -1,4 +1,4 @@
-"""What kernels, copies and fills use: from names, parameters and addresses to accesses."""
+"""The accesses of kernels, copies and fills, from their names, parameters and addresses."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ _NAMES = {
 
 
 class Launch(NamedTuple):
-    """What one launch, copy or fill uses."""
+    """A launch, copy or fill, with the memory that it uses."""
 
     name: str
-    """Of the kernel, as its source has it; or "copy" or "fill"."""
+    """The kernel's name, as its source has it; or "copy" or "fill"."""
     library: str | None
-    """The library whose kernel it is, if its name tells."""
+    """The library of the kernel, if its name tells."""
     accesses: tuple[Access, ...]
-    """Without allocations, which the caller adds if it knows them."""
+    """The accesses, without allocations, which the caller adds if it knows them."""
     is_known: bool
-    """Whether all that it reads and writes is known."""
+    """Whether all accesses are known."""
     is_download: bool = False
-    """Whether it copies to pinned memory of the host, and returns before that is done."""
+    """Whether this is a copy to pinned memory of the host whose call returns before its end."""
     may_hold_host: bool = False
-    """Whether the call may return only when it is done."""
+    """Whether the call may return only when the work is done."""
 
 
 class NamedMemory(NamedTuple):
-    """Memory with a name. It keeps nothing alive."""
+    """The name of some memory, which keeps nothing alive."""
 
     extent: Extent
     array: RacedArray
     noted: int | None = None
-    """After how many calls of the driver it had this name; None if it has the name throughout."""
+    """After how many calls of the driver the name was seen; None if it holds throughout."""
 
 
 class LaunchReader:
@@ -81,7 +81,7 @@ class LaunchReader:
         self._named = [found for name, value in named if (found := named_memory(name, value))]
         self._named += noted
         self.now = 0
-        """How many calls of the driver there were before what is read next."""
+        """The number of driver calls before the launch that is read next."""
         adapters = (load() for load in registry.loaded().values())
         self._pieces = sorted(
             piece for pieces in all_offered(adapters, Memory.pieces_of_memory) for piece in pieces()
@@ -103,12 +103,12 @@ class LaunchReader:
         return Launch(name, library, tuple(self._accesses(uses)), is_known)
 
     def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
-        """Read a copy, a fill or other work; ``uses`` is None if it is not known what it uses."""
+        """Read a copy, a fill or other work; ``uses`` is None if its memory is not known."""
         return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
         placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
-        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # by address: what a report names
+        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # what a report names, by address
         for use, extent in placed:
             if use.address not in widest or widest[use.address][1].stop < extent.stop:
                 widest[use.address] = use, extent
@@ -122,14 +122,14 @@ class LaunchReader:
         end = self._end(use.address)
         return Extent(use.address, end, end - use.address)
 
-    # -- whose memory it is -----------------------------------------------------------------------
+    # -- the owners of memory ---------------------------------------------------------------------
 
     def _is_memory(self, address: int) -> bool:
         is_known = self._piece(address) is not None or any(self._with(address))
         return is_known or self._memory_at(address) is not None
 
     def _piece(self, address: int) -> int | None:
-        """Return the end of the library's memory at an address."""
+        """Return the end of a library's piece of memory at an address."""
         place = bisect.bisect_right(self._pieces, (address, _HIGHEST)) - 1
         if place < 0:
             return None
@@ -140,7 +140,7 @@ class LaunchReader:
         return (one for one in self._named if one.extent.start <= address < one.extent.stop)
 
     def _end(self, address: int) -> int:
-        """Return where what begins at an address ends; one byte of it where that is not known."""
+        """Return the end of the memory that begins at an address, of one byte if not known."""
         found = self._piece(address)
         if found is None:
             found = max((one.extent.stop for one in self._with(address)), default=address + 1)
@@ -162,7 +162,7 @@ class LaunchReader:
         return RacedArray(f"part of {nearest.array.name}", "", (), size, extent.start)
 
     def _age(self, one: NamedMemory) -> int:
-        """Return how far from now a name was noted, because arrays may use the memory in turn."""
+        """Return how far from now a name was seen, because arrays may use memory in turn."""
         return -1 if one.noted is None else abs(one.noted - self.now)
 
 
@@ -178,7 +178,7 @@ def _explained(
 
 
 def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
-    """Yield what may be addresses, each once, also those inside structures: they are aligned."""
+    """Yield the values that may be addresses, each once, also aligned ones in structures."""
     found: dict[int, None] = {}
     for parameter in parameters:
         found.update(dict.fromkeys(struct.unpack_from(f"<{len(parameter) // 8}Q", parameter)))
@@ -186,9 +186,9 @@ def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
 
 
 def named_memory(name: str, value: Any) -> NamedMemory | None:
-    """Return the memory of an array, None if the object is none; it calls no driver."""
+    """Return the memory of an array, None for another object. This calls no driver."""
     layout = None
-    with contextlib.suppress(Exception):  # of somebody's object, which may be anything
+    with contextlib.suppress(Exception):  # an object may raise anything
         library = registry.find(value, ARRAYS)
         if library is not None and library.copies is not None:
             library.device_of(value)  # raises TypeError if this object of the type is not an array
@@ -209,7 +209,7 @@ def named_memory(name: str, value: Any) -> NamedMemory | None:
 
 
 class WorkReader:
-    """Reads what the steps of a program do with memory, in their order."""
+    """Reads the steps of a program in order, and finds the memory that they use."""
 
     def __init__(
         self,
@@ -217,20 +217,20 @@ class WorkReader:
         named: Iterable[tuple[str, object]] = (),
         noted: Iterable[NamedMemory] = (),
     ) -> None:
-        """Take what knows the allocations, and names as for a ``LaunchReader``."""
+        """Take the allocations, and names as for a ``LaunchReader``."""
         self._lives = lives
         self._launches = LaunchReader(named, noted, lives.at)
         self._alike: dict[Hashable, Launch] = {}
         self._changes = 0
 
     def read(self, step: CudaStep) -> Launch | None:
-        """Return what a step does, None if that is no work."""
+        """Return the work of a step, None for a step without work."""
         launch = self._read(step) if step.kind in WORK else None
         self._lives.read(step)
         return launch
 
     def _read(self, step: CudaStep) -> Launch:
-        """Read a piece of work once for all that a line gives alike, as in a loop."""
+        """Read a piece of work once for all equal calls of a line, as in a loop."""
         if self._changes != self._lives.changes:
             self._changes = self._lives.changes
             self._alike.clear()
@@ -276,7 +276,7 @@ class WorkReader:
         if ends is None:
             copy = self._launches.transfer("copy", None)
             return copy._replace(may_hold_host=not has_stream)
-        # nothing of the device uses pageable memory of the host beside the copy
+        # no other work of the device uses pageable memory of the host during the copy
         pageable = [end for end in ends if end.is_pageable(self._lives)]
         uses = [
             MemoryUse(end.address, end.mode, end.shape, end.strides, 1, is_sure=True)

@@ -1,7 +1,7 @@
-"""What must have ended when a piece of work begins.
+"""The order of work: which other work must have ended when a piece of work begins.
 
-For queues, vector clocks tell it. A clock says how far each chain of work had come, and a queue is
-a chain. For the nodes of a graph, what can be reached along its edges tells it.
+For queues, vector clocks tell the order. A clock says how far each chain of work had come, and a
+queue is a chain. For the nodes of a graph, the paths along its edges tell the order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def known(clock: Clock, chain: int) -> float:
 
 
 def joined(one: Clock, other: Clock) -> Clock:
-    """Return the clock after both; one of the two themselves if it says all that the other says."""
+    """Return the clock after both, one of the two themselves if it covers the other."""
     if one is other or not other:
         return one
     if not one:
@@ -52,13 +52,13 @@ def reaching(clock: Clock, chain: int, place: float) -> Clock:
 
 
 class Stamp(NamedTuple):
-    """Where a piece of work stands."""
+    """The place of a piece of work in the order."""
 
     chain: int
     place: float
-    """What another has to know of the chain to come after this work."""
+    """The place of the chain that a clock has to know to come after this work."""
     before: Clock
-    """What this work comes after, on other chains than its own."""
+    """The clock of the work on other chains that comes before this work."""
 
     @property
     def clock(self) -> Clock:
@@ -79,7 +79,7 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
 
 
 class _Queue:
-    """How far a queue has come."""
+    """The present place of a queue, and the clock of the work that it comes after."""
 
     __slots__ = ("before", "chain", "learned", "place")
 
@@ -87,11 +87,11 @@ class _Queue:
         self.chain = chain
         self.place = 0
         self.before = NOTHING
-        self.learned = NOTHING  # what it has joined last
+        self.learned = NOTHING  # the latest clock that was joined
 
 
 class VectorClocks:
-    """The clocks of queues and of hosts; a host gives work to queues and can wait for it."""
+    """The clocks of queues, and of hosts, which give work to queues and can wait for it."""
 
     def __init__(self) -> None:
         self._queues: dict[Hashable, _Queue] = {}
@@ -104,7 +104,7 @@ class VectorClocks:
         return Stamp(found.chain, found.place, found.before)
 
     def point(self, queue: Hashable, host: Hashable) -> Clock:
-        """Return the clock of a queue's present point, with what the host has learned."""
+        """Return the clock of a queue's present point, joined with that of the host."""
         found = self._come_after(queue, self.here(host))
         found.before = reaching(found.before, found.chain, found.place)
         return found.before
@@ -118,7 +118,7 @@ class VectorClocks:
         self._hosts[host] = joined(self.here(host), clock)
 
     def here(self, host: Hashable) -> Clock:
-        """Return the clock of what a host has learned."""
+        """Return the clock of a host: all that it has learned."""
         return self._hosts.get(host, NOTHING)
 
     def _come_after(self, queue: Hashable, clock: Clock) -> _Queue:
@@ -134,7 +134,7 @@ class VectorClocks:
 
 
 def unordered_nodes(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each node the set of those that may run while it runs.
+    """Return for each node the set of nodes that may run while it runs.
 
     Each edge is from a node to one that waits for it. A node is its number, and a set of nodes is a
     number with their bits.

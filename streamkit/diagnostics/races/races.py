@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from streamkit._cuda import loader
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import garbage
 from streamkit._support.extents import Extent
 from streamkit._support.messages import at_end
 from streamkit._support.refusals import block
-from streamkit.diagnostics.races import live_page, search
+from streamkit.diagnostics.pictures import page
+from streamkit.diagnostics.races import search
 from streamkit.diagnostics.races.arrays import RacedArray, checked_names
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder
 from streamkit.diagnostics.races.host_order import stamps
@@ -23,14 +25,22 @@ from streamkit.diagnostics.races.report import (
     races_among,
 )
 from streamkit.diagnostics.recording.host_recorder import host_queue, library_of
-from streamkit.diagnostics.recording.operations import AuditedQueue, distinct_names
+from streamkit.diagnostics.recording.operations import (
+    LAST,
+    AuditedQueue,
+    Operation,
+    Operations,
+    Order,
+    distinct_names,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RecordedWork
     from streamkit.diagnostics.races.order import Stamp
+    from streamkit.diagnostics.races.report import Race
     from streamkit.diagnostics.races.search import Pair
     from streamkit.protocols.watching import WatchedStep
 
@@ -79,34 +89,30 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     >>> report.races[0].fix.partition(" before")[0]
     "to run NumPy's copyto first, add b.wait(a)"
     """
-    return _look(checked_names(arrays), CudaRaceRecorder.start)
+    given = checked_names(arrays)
+    return _look(given, CudaRaceRecorder(given))
 
 
 @block("program_races() as report")
 def program_races() -> Generator[RaceReport]:
     """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
-    return _look({}, CudaRaceRecorder.start_early, is_end=True)
+    return _look({}, CudaRaceRecorder({}, lambda: bool(loader.driver_version())), is_end=True)
 
 
 def _look(
-    given: Mapping[str, object],
-    start: Callable[[CudaRaceRecorder], None],
-    *,
-    is_end: bool = False,
+    given: Mapping[str, object], cuda: CudaRaceRecorder, *, is_end: bool = False
 ) -> Generator[RaceReport]:
-    report, cuda = RaceReport(), CudaRaceRecorder(given)
-    recorder = RaceRecorder(given, cuda.count)
+    report, recorder = RaceReport(), RaceRecorder(given, cuda.count)
     with ExitStack() as completing, ExitStack() as finishing:
-        finishing.push(at_end(recorder.stop))
-        recorder.start()
-        finishing.push(at_end(cuda.stop))
-        start(cuda)
+        for one in (recorder, cuda):
+            finishing.push(at_end(one.stop))
+            one.start()
         completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
         yield report
         recorder.sync(is_end=is_end)
 
 
-@garbage.held_back()  # it makes much that lives, among which a collection would find nothing
+@garbage.held_back()  # a collection would find nothing among all that is made
 def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
     given = recorder.given
     describer = _Describer(recorder)
@@ -118,7 +124,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         missing_call=describer.missing_call,
         more=lambda strictly: _among_bodies(recorder, strictly),
     )
-    draw = live_page.in_order(recorder, describer.queue, found, on_cuda)
+    draw = _page(recorder, describer.queue, found, on_cuda)
     counted = [
         (_name(one), one.is_known)
         for _, one in sorted(given.items())
@@ -130,15 +136,53 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
     report.complete(races_found, coverage, draw)
 
 
+def _page(
+    recorder: RaceRecorder,
+    queue_of: Callable[[WatchedStep], AuditedQueue | None],
+    races: Iterable[tuple[Race, Pair]],
+    on_cuda: Found,
+) -> Callable[[str], str]:
+    """Return a function of the heading that makes the page, with an arrow for each missing wait.
+
+    ``races`` are the races on host streams, and ``queue_of`` finds the queue of a step there.
+    """
+    steps = [step for step in recorder.steps if isinstance(step.stream, HostStream | None)]
+    on_host = [given for _, given in recorder.given_as(steps, queue_of)]
+    order, operations = Order([*on_host, *on_cuda.operations]), Operations()
+    operations.complete(order.operations())
+    when, bodies = {}, {}
+    for step in steps:
+        if step.kind == "scope":
+            bodies[step.stream] = step
+        is_part = step.kind == "operator"  # of the function that gave it, or of a body
+        whole = (step.giver or bodies.get(step.stream, step)) if is_part else step
+        when[step.order] = recorder.when(whole)
+    found = [(race, when[pair.first], when[pair.second]) for race, pair in races]
+    found += [(race, (pair.first, LAST), (pair.second, LAST)) for race, pair in on_cuda.races]
+    missing = [
+        Operation(
+            "wait",
+            "missing wait",
+            race.second.queue,
+            after=race.first.queue,
+            place=order.before(second),
+            since=order.after(first),
+        )
+        for race, first, second in found
+    ]
+    texts = [str(race) for race in (*(race for race, *_ in found), *on_cuda.unread)]
+    return lambda heading: page.of_block(operations, heading=heading, missing=missing, races=texts)
+
+
 def _when(given: RecordedWork) -> tuple[int, int]:
-    """Return when work was given; an operator is given with the function that it is a part of."""
+    """Return when work was given; an operator is given together with its function."""
     step = given.step
     whole = step.giver if step.kind == "operator" else None
     return (whole or step).order, step.order
 
 
 def _work(given: RecordedWork) -> search.Work:
-    """Return what the search takes: work that failed perhaps never came to its accesses."""
+    """Return work for the search; failed work perhaps never came to its accesses."""
     step = given.step
     accesses = given.accesses
     if step.has_failed:
@@ -147,13 +191,13 @@ def _work(given: RecordedWork) -> search.Work:
 
 
 def _is_part(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
-    """Whether it is an operator, and a part of a function that was understood."""
+    """Whether a step is an operator of a function that was understood."""
     giver = None if step.giver is None else given.get(step.giver.order)
     return step.kind == "operator" and giver is not None and giver.is_known
 
 
 def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
-    """Yield the pairs of scopes that nothing orders, if nothing tells what is done in them."""
+    """Yield the pairs of scopes that nothing orders and whose bodies were not seen."""
     bodies = [
         (order, one.place or order)
         for order, one in sorted(recorder.given.items())
@@ -170,7 +214,7 @@ _UNSEEN = search.Access(
     is_sure=False,
     array=RacedArray("memory that was not seen", "", (), 0),
 )
-"""What the body of a scope does with memory."""
+"""The access of a scope whose body was not seen."""
 
 
 def _name(given: RecordedWork) -> str:
@@ -199,7 +243,7 @@ class _Describer:
         return lines, pair.one.allocation or pair.one.array
 
     def queue(self, step: WatchedStep) -> AuditedQueue | None:
-        """Return what the report calls the queue of a step."""
+        """Return the queue of a step as the report names it."""
         if step.stream is None:
             return None
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
@@ -219,7 +263,7 @@ class _Describer:
 
     def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]
-        variables = [_variable(second, given.step.stream) for given in (second, first)]
+        variables = [second.streams.get(given.step.stream.id) for given in (second, first)]
         streams = (host_queue(given.step.stream).name for given in (second, first))
         waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
         if _gives(first.step, second.step):
@@ -241,8 +285,3 @@ def _gives(one: WatchedStep, other: WatchedStep) -> bool:
     while giver is not None and giver is not one:
         giver = giver.giver
     return giver is one
-
-
-def _variable(given: RecordedWork, stream: Any) -> str | None:
-    """Return what the code of a place calls a stream."""
-    return given.streams.get(stream.id)

@@ -1,4 +1,4 @@
-"""The report of ``races``: work on the same memory that nothing orders, and what to add."""
+"""The report of ``races``: work on the same memory that nothing orders, and the missing calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RacedOperation:
     name: str
     """The name of the function or kernel."""
     library: str | None
-    """The library that it belongs to, if that is known."""
+    """The library of the function or kernel, if that is known."""
     queue: AuditedQueue | None
     """None for a node of a graph, which runs on the queues that CUDA picks, and for the host."""
     mode: Mode
@@ -77,14 +77,14 @@ class Race:
 
     array: RacedArray
     first: RacedOperation
-    """The one that was given first."""
+    """The operation that was given first."""
     second: RacedOperation
     certain: bool
     """Whether both surely use the same bytes, one surely writes, and surely nothing orders them."""
     fix: str
-    """What orders the second after the first: what to add to the program, and where."""
+    """The call to add to the program, and where, so that the second comes after the first."""
     count: int
-    """How often it was found at this pair of lines."""
+    """The number of times that the race was found at this pair of lines."""
 
     def __str__(self) -> str:
         kind = "race" if self.certain else "possible race"
@@ -95,11 +95,11 @@ class Race:
         )
 
 
-# -- how a race reads -----------------------------------------------------------------------------
+# -- the words of a race --------------------------------------------------------------------------
 
 
 def _happens(first: RacedOperation, second: RacedOperation) -> str:
-    """Return what two operations do to the memory meanwhile."""
+    """Return in words how two operations use the memory at one time."""
     one, other = _where(first), _where(second)
     if (first.queue, first.node) == (second.queue, second.node):
         return f"{one} uses it twice at a time"
@@ -109,7 +109,7 @@ def _happens(first: RacedOperation, second: RacedOperation) -> str:
 
 
 def _does(operation: RacedOperation) -> str:
-    """Return what an operation does to memory, in words."""
+    """Return the verb for an operation's use of the memory."""
     is_on_cuda = operation.queue is not None and operation.queue.device != "cpu"
     is_free = is_on_cuda and operation.name == FREE and operation.library is None
     return _FREES if is_free else _DOES[operation.mode]
@@ -122,9 +122,9 @@ def _where(operation: RacedOperation) -> str:
 
 
 def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], str]) -> str:
-    """Return what orders the second operation after the first: what to add, and where.
+    """Return how to order the second operation after the first: the call to add, and where.
 
-    ``missing`` words that, given the place before which it belongs.
+    ``missing`` words the call, given the place before which it belongs.
     """
     title = first.title
     if title == second.title:
@@ -144,7 +144,7 @@ def missing_wait(waiting: str, awaited: str, before: str, *, are_code: bool) -> 
 
 
 def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
-    """Return what orders two nodes of a graph, or two parts of the graph that is one node."""
+    """Return how to order two nodes of a graph, or two parts of a graph that is one node."""
     if first.node == second.node:
         return f"both are in the graph that is node {first.node}: order them where it is captured"
     return (
@@ -158,13 +158,13 @@ def fix_in_graph(first: RacedOperation, second: RacedOperation) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the work was understood."""
+    """The share of the work that was understood."""
 
     understood: int
-    """Operations of which all that they read and write is known."""
+    """The number of operations all of whose accesses are known."""
     total: int
     missed: tuple[str, ...]
-    """What was not understood, each name once; also what could not be seen at all."""
+    """The names of work that was not understood, or could not be seen at all, each once."""
 
     def __str__(self) -> str:
         if not self.total and not self.missed:
@@ -178,7 +178,7 @@ class Coverage:
 
 
 class RaceReport:
-    """What ``streamkit.races`` found, made when its block ends, or the ``races`` of a graph."""
+    """The report of ``streamkit.races``, made when its block ends, or of a graph's ``races``."""
 
     def __init__(self) -> None:
         self._found: tuple[tuple[Race, ...], Coverage] | None = None
@@ -187,18 +187,18 @@ class RaceReport:
     def complete(
         self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
     ) -> None:
-        """Take what was found.
+        """Take the races and the coverage.
 
         Args:
             races: In the order in which they were given.
-            coverage: How much was understood.
+            coverage: The share of the work that was understood.
             draw: Makes the page, given its heading.
         """
         self._found, self._page = (races, coverage), draw
 
     @property
     def races(self) -> tuple[Race, ...]:
-        """One for each pair of lines and array, in the order in which they were given."""
+        """A race for each pair of lines and array, in the order in which these were given."""
         return self._read()[0]
 
     @property
@@ -208,12 +208,12 @@ class RaceReport:
 
     @property
     def possible(self) -> tuple[Race, ...]:
-        """All others: what the operations do with the memory, or their order, is not known."""
+        """All other races: the use of the memory, or the order, is not fully known."""
         return tuple(race for race in self.races if not race.certain)
 
     @property
     def coverage(self) -> Coverage:
-        """How much of the work was understood. What was not can race unseen."""
+        """The share of the work that was understood. Other work can race unseen."""
         return self._read()[1]
 
     def _read(self) -> tuple[tuple[Race, ...], Coverage]:
@@ -229,10 +229,10 @@ class RaceReport:
         A copy to the host that nothing waited for is a possible one: the host's read is not seen.
 
         Args:
-            possible: Check that there are no possible ones either.
+            possible: Check that there are no possible races either.
 
         Raises:
-            RaceError: There are. It lists them, and what to add for each.
+            RaceError: There are races. The error lists them, with the call to add for each.
         """
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
@@ -252,13 +252,13 @@ class RaceReport:
     # -- to look at ---------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Print the races, what to add for each, and what was not understood."""
+        """Print the races, the call to add for each, and the work that was not understood."""
         terminal.show(str(self))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a page with an arrow for each order that is missing; return its path.
 
-        It is the audit's page, or the picture of the graph.
+        The page is the audit's, or has the picture of the graph.
 
         Args:
             path: The file to write.
@@ -281,7 +281,7 @@ class RaceReport:
 
 
 def _counted(races: tuple[Race, ...]) -> str:
-    """Return how many there are of each class, in words; never that there are none."""
+    """Return the numbers of certain and possible races in words, and never "no races"."""
     certain = sum(race.certain for race in races)
     possible = len(races) - certain
     if certain and possible:
@@ -307,13 +307,13 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
 
     Args:
         works: In the order in which they were given.
-        stamps: Finds where each of them stands, by its number, without or with ``threads_talk``.
-            Work that has no place there is left out.
+        stamps: Finds the places of all work by numbers, without or with ``threads_talk``. Work
+            without a place is left out.
         key: Pairs with the same key are one race.
-        operation: Describes a piece of work by its number and what it does with the memory.
-        missing_call: Words what orders the second of two numbers after the first, given the place
-            before which it belongs.
-        more: Finds other pairs that race, given where each piece of work stands.
+        operation: Describes a piece of work by its number and its use of the memory.
+        missing_call: Words the call that orders the second of two numbers after the first, given
+            the place before which the call belongs.
+        more: Finds other pairs that race, given the places of all work.
     """
     strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
     found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
@@ -342,7 +342,7 @@ class _Alike:
 
     def __init__(self) -> None:
         self.pairs: list[Pair] = []
-        """Of the two pieces of work that describe it, the pair that is certain first.
+        """The pairs of the two pieces of work that describe the race, a certain one first.
 
         An operation that reads and writes an array has two accesses.
         """
@@ -364,13 +364,13 @@ class _Alike:
 
 
 def array_of(pair: Pair) -> RacedArray:
-    """Return what is said of the memory of both: the array that has a name, if one has."""
+    """Return a report's array for both accesses: the array that has a name, if one has."""
     arrays: tuple[RacedArray, RacedArray] = pair.one.array, pair.other.array
     return min(arrays, key=lambda array: array.name is None)
 
 
 def strongest(modes: set[Mode]) -> Mode:
-    """Return the one of an operation's uses of a piece of memory that a report names."""
+    """Return the use that a report names, of an operation's uses of some memory."""
     return "write" if "write" in modes else min(modes)
 
 

@@ -1,8 +1,8 @@
-"""Which pairs of work use the same memory without an order: the engine behind every report.
+"""Finds pairs of work that use the same memory without an order: the engine of every report.
 
-All pairs would be too many. So the accesses of a chain are kept in the order of the chain: if one
-of them comes before some work, all earlier ones do too. And they are filed by their addresses, so
-that work meets those alone that are near.
+All pairs would be too many. So the accesses of a chain are kept in the order of the chain: if an
+access comes before some work, all earlier accesses of the chain do too. Accesses are also filed by
+their addresses, so that work meets only accesses that are near.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Access(NamedTuple):
     """Memory that a piece of work uses."""
 
     allocation: Hashable
-    """What the memory belongs to from its allocation until it is freed; None if unknown."""
+    """The allocation to which the memory belongs, until it is freed; None if unknown."""
     extent: Extent
     mode: Mode
     is_sure: bool
     """Whether all of these bytes are surely used."""
     array: Any = None
-    """What a report says of it."""
+    """The array, as a report describes it."""
 
 
 class Work(NamedTuple):
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
     number: int
     site: Hashable
-    """Where it was given, and to which queue. Later work of a site replaces earlier work of it."""
+    """The line and the queue. Later work of a site replaces earlier work of the same site."""
     accesses: tuple[Access, ...]
 
 
@@ -82,13 +82,13 @@ def find(
 
     Args:
         works: In the order in which they were given.
-        strictly: Where each stands by the orders that surely are, by its number.
-        loosely: The same by all orders that there may be.
+        strictly: The places of the work by all orders that are sure, by numbers.
+        loosely: The places by all orders that there may be.
     """
     filed: defaultdict[Hashable, list[_ChainAccesses]] = defaultdict(list)
     sites: dict[Hashable, Hashable] = {}
     given = [
-        work._replace(site=sites.setdefault(work.site, work.site))  # of which a loop has many alike
+        work._replace(site=sites.setdefault(work.site, work.site))  # one object for equal ones
         for work in works
         if work.accesses and work.number in strictly
     ]
@@ -117,7 +117,7 @@ def find(
 def unordered_sites(
     works: Iterable[tuple[int, Hashable]], stamps: Mapping[int, Stamp]
 ) -> Iterator[tuple[int, int]]:
-    """Yield two pieces of work that nothing orders, for each pair of sites that has such.
+    """Yield two pieces of work that nothing orders, for each pair of sites that has some.
 
     Each piece of work is its number and its site.
     """
@@ -133,21 +133,24 @@ def unordered_sites(
                         found.add(both)
                         yield earlier, number
                         break
-        # what is unordered with work before this one is unordered with this one too
+        # work without an order with earlier work of the site has none with this work either
         last[site] = [one for one in last[site] if not is_before(stamps[one], stamp)]
         last[site].append(number)
 
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
 _FEW = 16  # entries that are looked at one by one
+_NONE: dict[Hashable, _Entry] = {}
+_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
+_place = attrgetter("place")
 
 
 def _others(
     filed: Mapping[Hashable, list[_ChainAccesses]], allocation: Hashable, stamp: Stamp
 ) -> Iterator[_ChainAccesses]:
-    """Yield what may be the same memory, of the same allocation or of an unknown one.
+    """Yield the accesses that may be to the same memory: of this or of an unknown allocation.
 
-    A chain all of which comes before the work is left out.
+    A chain whose accesses all come before the work is left out.
     """
     for where in (_ALL,) if allocation is None else (allocation, None):
         for one in filed.get(where, ()):
@@ -156,20 +159,13 @@ def _others(
 
 
 class _Entry(NamedTuple):
-    """An access that was filed, of work at a place of its chain."""
+    """An access that was filed, with its place in the chain of its work."""
 
     key: Hashable
-    """Later work of a site replaces what earlier work of it did alike."""
+    """Equal for the same access of a site's earlier work, which the later one replaces."""
     number: int
     access: Access
     place: float
-
-
-_place = attrgetter("place")
-
-
-_NONE: dict[Hashable, _Entry] = {}
-_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
 
 
 class _ChainAccesses:
@@ -208,7 +204,7 @@ class _ChainAccesses:
         self._cells.setdefault(power, {}).setdefault(start >> power, {})[entry.key] = entry
 
     def near(self, extent: Extent, before: Clock) -> Iterator[tuple[int, Access]]:
-        """Yield the accesses that overlap an extent, but for those that a clock knows."""
+        """Yield the accesses that overlap an extent and lie after the places that a clock knows."""
         after = known(before, self.chain)
         for entry in self._candidates(extent, bisect_right(self._entries, after, key=_place)):
             access = entry.access
@@ -217,7 +213,7 @@ class _ChainAccesses:
                 yield entry.number, access
 
     def _candidates(self, extent: Extent, start: int) -> Iterator[_Entry]:
-        """Yield those from a place of the list on, or those near an extent, if that is fewer."""
+        """Yield the entries from a place of the list on, or the fewer near an extent."""
         left = len(self._entries) - start
         cells = [
             (places, range((extent.start >> power) - 1, (extent.stop - 1 >> power) + 1))

@@ -1,1 +1,1 @@
-"""What ran, and what ordered it: the calls of the driver and the steps of host streams."""
+"""Recorders of work and of its order: calls of the driver, and steps of host streams."""

@@ -1,8 +1,8 @@
-"""What all threads ask of the driver, noted by CUPTI's callbacks while there is a listener.
+"""The driver calls of all threads, noted by CUPTI's callbacks while there is a listener.
 
-A callback costs the caller time at each launch, so it stores what the call was given, and nothing
-more. It asks the driver once for each kernel, for the sizes of its parameters, and where memory or
-a stream is made or ends, because afterwards nobody can say what that was.
+A callback costs the caller time at each launch, so it stores the arguments of the call and nothing
+more. It asks the driver once for the sizes of each kernel's parameters, and about memory or a
+stream that is made or ends, because nobody can tell that afterwards.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
 _MEMORY: Any = (ctypes.c_char * sys.maxsize).from_address(0)
-"""The memory of this process: to read it so takes half as long as by an object of ctypes there."""
+"""The memory of this process: to read it so takes half as long as by other objects of ctypes."""
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 _DATA = struct.Struct("<i12xQQQQ")  # site, parameters, result, symbol, context
 _BEGIN = b"\0"  # the site where a call begins
-_NAME = 8  # where the call's name is in it
+_NAME = 8  # where the call's name is in the data
 _WORD = struct.Struct("<Q")
-_DATA_OF_LAUNCH = struct.Struct("<16xQ16xQ")  # of these: parameters, context
+_DATA_OF_LAUNCH = struct.Struct("<16xQ16xQ")  # parameters, context
 _LAUNCH = struct.Struct("<Q32xQQ")  # function, stream, pointers to the kernel's parameters
 _LAUNCH_WITH_MORE = struct.Struct("<QQQ")  # configuration, function, these pointers
 _STREAM_OF_CONFIGURATION = 32
 _ROWS = 128  # bytes of CUDA_MEMCPY2D
-_NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and what comes first in those of events
+_NODE = 24  # bytes of CUgraphNodeParams: the sort of node, and the event of a node that has one
 _NO_MORE = 1  # the answer for a parameter that the kernel does not have
-_BUFFER, _SIZE = 1, 2  # what ``extra`` of a launch may have
+_BUFFER, _SIZE = 1, 2  # keys in ``extra`` of a launch
 _NONBLOCKING = 1  # the flag of a stream
 
 
 class _Here(threading.local):
-    """The system's number of a thread, which is asked for once."""
+    """Keeps the system's number of a thread, because each call needs it."""
 
     def __init__(self) -> None:
         self.thread = _thread.get_native_id()
@@ -59,23 +59,23 @@ class Fact(NamedTuple):
     """One call of the driver; noted as a plain tuple, which is faster."""
 
     call: int
-    """Its number in ``CALLS``."""
+    """The number of the call in ``CALLS``."""
     thread: int
-    """What ``here.thread`` said."""
+    """The caller's ``here.thread``."""
     context: int
     """The CUcontext that was current."""
     fields: bytes
-    """What it was given; empty for the launch of a kernel, the name of an unknown call."""
+    """The arguments; empty for the launch of a kernel, the name of an unknown call."""
     place: Any
-    """What ``place`` of the listener returned during the call."""
+    """The answer of the listener's ``place`` during the call."""
     more: Any = None
-    """What the fields point to, or what the driver said of it."""
+    """The data to which the fields point, or the driver's answer about these."""
     since: int | None = None
-    """For what has ended, how many facts there were when it began; None at the beginning."""
+    """For a call that has ended, how many facts there were when it began; else None."""
 
 
 FAILED = object()
-"""``more`` of a fact that says that the latest such call of its thread has failed."""
+"""``more`` of a fact that says that the thread's latest call with this number has failed."""
 
 
 class Kernel(NamedTuple):
@@ -84,11 +84,11 @@ class Kernel(NamedTuple):
     symbol: str
     stream: int
     parameters: tuple[bytes, ...] | None
-    """None if they cannot be read."""
+    """None if the parameters cannot be read."""
 
 
 class NoCallbacksError(Exception):
-    """There are no callbacks here; it says why, and what to do."""
+    """There are no callbacks here; the text says why, and what to do."""
 
 
 class RefusedError(NoCallbacksError):
@@ -105,20 +105,20 @@ _ENDING = _MEMORY_ENDS | _of_kind(
     "stream made", "event made", "foreign event",
     "allocation", "memory made", "memory mapped", "memory unmapped",
 )  # fmt: skip
-"""The calls of which the end counts too, or alone."""
+"""The calls whose end counts too, or alone."""
 _BEGINNING = (CALLS.keys() - _ENDING) | _of_kind("copy and wait")
 _WITH_MORE = _of_kind("launch with more")
 _LAUNCHES = {
     number: (2 if CALLS[number].is_per_thread else 1, number in _WITH_MORE)
     for number in _of_kind("launch") | _WITH_MORE
 }
-"""What the null stream is for each, and whether its fields begin with a configuration."""
+"""For each launch, what the null stream is, and whether a configuration comes first."""
 _UNLOADING = _of_kind("code unloaded")
 _WATCHED = [*CALLS, *UNKNOWN]
 
 
 class Subscription:
-    """The one subscription of the process, which all who listen share."""
+    """The one subscription of the process to CUPTI, which all listeners share."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -131,22 +131,22 @@ class Subscription:
         self.noted_by: Any = None
         """The function that CUPTI calls."""
         self.facts: list[Any] = []
-        """In the order of the calls: what makes a ``Fact`` of each."""
+        """The fields of a ``Fact`` for each call, in the order of the calls."""
         self._lost: list[int] = []
 
     @property
     def lost(self) -> int:
-        """How many calls could not be read."""
+        """The number of calls that could not be read."""
         return len(self._lost)
 
     def open(
         self, place: Callable[[], Any] | None = None, *, of_launches: bool = True
     ) -> list[Any]:
-        """Note calls from now on, until as many ``close``; return the list that grows.
+        """Note calls from now on, until ``close``; return the list to which they are added.
 
         The callback calls ``place`` in the thread that called the driver, for launches only if
-        ``of_launches``; of several listeners' it is the first one's, one for launches before the
-        others. NoCallbacksError if CUPTI is missing, or serves another tool.
+        ``of_launches``. The first listener's is called, or the first that is for launches too if
+        there is one. NoCallbacksError if CUPTI is missing, or serves another tool.
         """
         with self._lock:
             if not self._open:
@@ -163,7 +163,7 @@ class Subscription:
             return self.facts
 
     def close(self, place: Callable[[], Any] | None = None) -> None:
-        """Stop with the last one; ``place`` is what this one gave."""
+        """Stop when the last listener closes; each gives the ``place`` that it opened with."""
         with self._lock:
             self._open -= 1
             if place is not None:
@@ -194,7 +194,7 @@ class Subscription:
             library.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def _end(self) -> None:
-        self.facts = []  # who listened has them
+        self.facts = []  # the listeners have the old list
         library, self._library = self._library, None
         if not loader.is_forked:  # CUPTI is the parent's
             for number in _WATCHED:
@@ -212,8 +212,8 @@ class Subscription:
                         launch(call, data)
                 else:
                     (reader.unknown if call in UNKNOWN else other)(call, data)
-            except KeyboardInterrupt:  # it would end here
-                _interrupt_later()
+            except KeyboardInterrupt:  # ctypes would swallow it
+                _thread.start_new_thread(_thread.interrupt_main, ())  # raised after the call
             except BaseException:  # noqa: BLE001 - the caller is a C function
                 self._lost.append(call)  # not a count, which two threads could raise by one
 
@@ -221,15 +221,11 @@ class Subscription:
 
 
 def _nowhere() -> None:
-    """Serve a listener that does not ask for places."""
+    """Return no place, for listeners that do not ask for places."""
 
 
 def _word(address: int) -> int:
     return _WORD.unpack_from(_MEMORY, address)[0]  # type: ignore[no-any-return]  # an int
-
-
-def _bytes(address: int, size: int) -> Any:
-    return _MEMORY[address : address + size]
 
 
 def _failed(result: int) -> bool:
@@ -278,7 +274,7 @@ class _CallReader:
         if is_end:
             if call in _ENDING:
                 since, more = self._begun.pop(thread, (len(self._facts), None))
-            if _failed(result):  # it failed, or nothing has ended
+            if _failed(result):  # the call failed, or a query found work that has not ended
                 if call in _BEGINNING:
                     self._facts.append((call, thread, context, b"", None, FAILED, None))
                 return
@@ -296,7 +292,7 @@ class _CallReader:
         if read is not None:
             more = read(fields)
         if call in _UNLOADING:
-            self._kernels.clear()  # others can get their handles
+            self._kernels.clear()  # new kernels can get the handles
         self._facts.append((call, thread, context, given, self.place(), more, since))
 
     def unknown(self, call: int, data: int) -> None:
@@ -307,11 +303,11 @@ class _CallReader:
             self._facts.append((call, thread, context, name, self.place(), None, None))
 
 
-# -- what the fields do not say, which is read or asked for at the call ---------------------------
+# -- data that the fields do not hold, read or asked for at the call ------------------------------
 
 
 def _made(fields: int) -> int:
-    """Return what a call has written where its first field points."""
+    """Return the handle or address that a call has written where its first field points."""
     return _word(_word(fields))
 
 
@@ -325,38 +321,25 @@ def _memory(fields: int) -> memory_pools.Allocation | None:
     return memory_pools.allocation(_word(fields))
 
 
-def _memory_made(fields: int, size_of: Callable[[int], int]) -> memory_pools.Allocation:
-    return _found(_made(fields), size_of(fields))
-
-
-def _memory_mapped(fields: int) -> memory_pools.Allocation:
-    return _found(_word(fields), _second(fields))
-
-
-def _found(address: int, size: int) -> memory_pools.Allocation:
-    """Return memory as the driver has it, else as it was asked for."""
+def _memory_made(fields: int, call: int) -> memory_pools.Allocation:
+    """Return new or mapped memory as the driver has it, else as the call asked for it."""
+    address = (_word if CALLS[call].kind == "memory mapped" else _made)(fields)
+    has_size = CALLS[call].fields.size > _WORD.size
+    size = _word(fields + _WORD.size) if has_size else 1
     asked_for = memory_pools.Allocation(address, size, is_host=False, context=0)
     return memory_pools.allocation(address) or asked_for
 
 
-def _second(fields: int) -> int:
-    return _word(fields + _WORD.size)
-
-
-def _node(fields: int, place: int) -> Any:
-    """Return the beginning of the parameters of a graph's node."""
-    return _bytes(_word(fields + place), _NODE)
-
-
-def _a_byte(_: int) -> int:
-    """Stand in for a size that the call does not have."""
-    return 1
+def _target(fields: int, place: int, size: int) -> Any:
+    """Return the first bytes to which a field points."""
+    address = _word(fields + place)
+    return _MEMORY[address : address + size]
 
 
 _MORE_AT_BEGINNING: dict[int, Callable[[int], Any]] = {
-    **dict.fromkeys(_of_kind("copy of rows"), lambda fields: _bytes(_word(fields), _ROWS)),
+    **dict.fromkeys(_of_kind("copy of rows"), functools.partial(_target, place=0, size=_ROWS)),
     **{
-        number: functools.partial(_node, place=CALLS[number].fields.size - _WORD.size)
+        number: functools.partial(_target, place=CALLS[number].fields.size - _WORD.size, size=_NODE)
         for number in _of_kind("graph node")
     },
     **dict.fromkeys(_of_kind("stream destroyed"), lambda fields: _stream(_word(fields))),
@@ -366,12 +349,9 @@ _MORE_AT_END: dict[int, Callable[[int], Any]] = {
     **dict.fromkeys(_of_kind("stream made"), _stream_made),
     **dict.fromkeys(_of_kind("event made", "foreign event"), _made),
     **{
-        number: functools.partial(
-            _memory_made, size_of=_second if CALLS[number].fields.size > _WORD.size else _a_byte
-        )
-        for number in _of_kind("allocation", "memory made")
+        number: functools.partial(_memory_made, call=number)
+        for number in _of_kind("allocation", "memory made", "memory mapped")
     },
-    **dict.fromkeys(_of_kind("memory mapped"), _memory_mapped),
 }
 
 
@@ -386,7 +366,7 @@ class _Layout:
 
 
 def _stream(handle: int) -> tuple[int | None, bool | None]:
-    """Return the context of a stream, and whether it is blocking; None for what is not known.
+    """Return the context of a stream, and whether it is blocking; None where that is not known.
 
     A capturing stream is not asked for its flags, because that would break the capture.
     """
@@ -428,11 +408,6 @@ def _packed(extra: int, layout: _Layout) -> tuple[bytes, ...] | None:
         return None if layout.parameters else ()
     data = ctypes.string_at(found[_BUFFER], _word(found[_SIZE]))
     return tuple(data[offset : offset + size] for offset, size in layout.parameters)
-
-
-def _interrupt_later() -> None:
-    """Interrupt the main thread when it is back from the call."""
-    _thread.start_new_thread(_thread.interrupt_main, ())
 
 
 # -- the library ------------------------------------------------------------------------------

@@ -15,23 +15,23 @@ CallKind = Literal[
     "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
     "code unloaded", "not followed", "unknown",
 ]  # fmt: skip
-"""What a call means for an order, or for the memory that work uses."""
+"""The meaning of a call for an order, or for the memory that work uses."""
 
 
 class DriverCall(NamedTuple):
-    """One of them."""
+    """A call of the driver, in one of its variants."""
 
     kind: CallKind
     name: str
     fields: struct.Struct
-    """Of its parameters."""
+    """The layout of the parameters, as far as they are used."""
     stream: int | None
-    """Which of the fields is its stream; None if it has none."""
+    """The place of the stream among the fields; None for a call without a stream."""
     is_per_thread: bool
-    """Whether the null stream is the per-thread one for it, not the legacy one."""
+    """Whether the null stream means the per-thread stream, and not the legacy one."""
 
     def stream_of(self, values: tuple[int, ...]) -> int:
-        """Return the handle of its stream, 1 or 2 for a default one."""
+        """Return the handle of the call's stream, 1 or 2 for a default stream."""
         handle = 0 if self.stream is None else values[self.stream]
         return handle or (2 if self.is_per_thread else 1)
 

@@ -1,4 +1,4 @@
-"""The two ends of a copy: from which memory to which, as its call gives them."""
+"""The two ends of a copy, its source and its target, as the driver's call gives them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 COPIES = ("copy", "copy and wait", "copy of rows")
 """The kinds of calls that copy."""
 PAGEABLE = "the host waits because its memory is pageable: copy from or to pinned memory"
-"""What a report says of a copy that holds the host, and the remedy."""
+"""The reason why a copy holds the host, and the remedy, in the words of a report."""
 _ROWS = struct.Struct("<QQI4xQQ8xQQQI4xQQ8xQQQ")  # CUDA_MEMCPY2D without the handles of arrays
-_HOST, _DEVICE, _ARRAY = 1, 2, 3  # kinds of memory there
+_HOST, _DEVICE, _ARRAY = 1, 2, 3  # kinds of memory in a CUDA_MEMCPY2D
 _Mode = Literal["read", "write"]
 _MODES: tuple[_Mode, _Mode] = ("read", "write")
 _IS_HOST = {"cuMemcpyHtoD": (True, False), "cuMemcpyDtoH": (False, True),
@@ -29,19 +29,19 @@ class CopyEnd(NamedTuple):
     mode: _Mode
     address: int
     shape: tuple[int, ...]
-    """Of bytes."""
+    """The shape, in bytes."""
     strides: tuple[int, ...]
     is_host: bool | None
-    """Whether it is memory of the host; None if its address alone tells."""
+    """Whether this is memory of the host; None if its address alone tells."""
 
     def is_pageable(self, lives: Lives) -> bool:
-        """Whether it is memory of the host that is not pinned, which CUDA does not know."""
+        """Whether this is memory of the host that CUDA does not know, because it is not pinned."""
         may_be = self.is_host is not False and 0 not in self.shape
         return may_be and lives.at(self.address) is None
 
 
 def ends_of(step: CudaStep) -> list[CopyEnd] | None:
-    """Return what a copy reads, and what it writes; None if one of them is texture memory."""
+    """Return the source and the target of a copy; None if either is texture memory."""
     if step.kind != "copy of rows":
         target, source, size = step.fields[:3]
         sides = _IS_HOST.get(step.call.name.removesuffix("Async"), (None, None))
@@ -64,7 +64,7 @@ def ends_of(step: CudaStep) -> list[CopyEnd] | None:
 
 
 def holds_host(step: CudaStep, lives: Lives) -> bool:
-    """Whether an asynchronous copy holds the host, because its memory there is pageable."""
+    """Whether an asynchronous copy holds the host, because its host memory is pageable."""
     if step.kind not in COPIES or step.call.stream is None:
         return False
     ends: Iterable[CopyEnd] = ends_of(step) or ()

@@ -39,14 +39,14 @@ _NONBLOCKING = 1  # the flag of a stream
 
 
 class KnownQueue(NamedTuple):
-    """What is known of a queue."""
+    """A queue of the driver, as far as the recording knows it."""
 
     name: AuditedQueue
-    """What a report calls it."""
+    """The queue, as a report names it."""
     is_blocking: bool | None
-    """Whether it waits for the legacy stream; None if that is not known."""
+    """Whether the queue waits for the legacy stream; None if that is not known."""
     context: int | None
-    """Its own context, whichever is current where it is used; None if that is not known."""
+    """The queue's own context, which need not be current where it is used; None if unknown."""
 
 
 class DriverRecording:
@@ -55,7 +55,7 @@ class DriverRecording:
     def __init__(self, place: Callable[[], Any] | None = None, *, of_launches: bool = True) -> None:
         """Take a function that says where the present call comes from.
 
-        Without ``of_launches`` it is not called for launches.
+        Without ``of_launches`` the function is not called for launches.
         """
         self.lost = 0
         """Calls that could not be read."""
@@ -66,7 +66,7 @@ class DriverRecording:
         self._met: dict[int, list[Met]] = {}  # by handle
 
     def start(self) -> None:
-        """Begin. NoCallbacksError where CUPTI is missing, or serves another tool."""
+        """Begin the recording. NoCallbacksError if CUPTI is missing, or serves another tool."""
         self._all = subscription.open(self._place, of_launches=self._of_launches)
         self._begin = len(self._all)
         identity.watch(self._meet)
@@ -77,7 +77,7 @@ class DriverRecording:
             self._meet(queue)
 
     def stop(self) -> None:
-        """End. Nothing is left behind."""
+        """End the recording, and leave nothing behind."""
         self._end, self.lost = len(self._all), subscription.lost
         identity.unwatch(self._meet)
         subscription.close(self._place)
@@ -86,11 +86,11 @@ class DriverRecording:
         return len(self._all) - self._begin
 
     def _meet(self, queue: WatchedQueue) -> None:
-        if not queue.is_default and queue.id is not None:  # the others are looked up at the end
+        if not queue.is_default and queue.id is not None:  # other queues are looked up at the end
             self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
 
     def steps(self) -> list[CudaStep]:
-        """Return what was noted, as steps; only once, because what was noted is given up."""
+        """Return the calls as steps. This works once, because the calls are given up."""
         noted, self._all = self._all[self._begin : self._end], []
         return steps(map(self._fact, noted), self._capturing, _failed(noted))
 
@@ -100,14 +100,15 @@ class DriverRecording:
         return fact if fact.since is None else fact._replace(since=fact.since - self._begin)
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
-        """Return what is known of the queues of the steps; it asks the driver for living ones."""
+        """Return the queues of the steps; the driver is asked about those that live."""
         with contextlib.suppress(StreamKitError):
-            used_contexts()  # from now on the driver knows the device of each
+            for device in filter(driver.primary_is_active, range(driver.device_count())):
+                driver.primary_context(device)  # from now on ``driver.device_of`` has it
         return DriverQueues(self._met, program, self._begin)
 
 
 def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
-    """Return the places of what failed, which did nothing, and of what says so."""
+    """Return the places of calls that failed, and of the facts that say so."""
     found: set[int] = set()
     latest: dict[tuple[int, int], int] = {}  # by calls and threads
     for place, (call, thread, *_, more, _since) in enumerate(noted):
@@ -119,7 +120,7 @@ def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
 
 
 class DriverQueues:
-    """What is known of queues: what was noted when they were met, and what the driver says now."""
+    """The queues of a recording, as noted when they were met, or as the driver answers now."""
 
     def __init__(
         self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
@@ -127,7 +128,7 @@ class DriverQueues:
         self._known: dict[CudaQueue, KnownQueue] = {}
         self._ends: dict[int, list[int]] = {}
         self._said: dict[CudaQueue, tuple[int | None, bool | None]] = {}
-        """What the driver said of streams that were made or ended inside: contexts and flags."""
+        """For streams that began or ended in the block, the driver's answers at that call."""
         for step in program:
             if step.kind == "stream destroyed" and step.queue is not None:
                 self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
@@ -140,21 +141,20 @@ class DriverQueues:
                 self._known[CudaQueue(handle, ended)] = known
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
-        """Return what a report calls a queue."""
+        """Return a queue as a report names it."""
         return self.of(queue).name
 
     def of_record(self, queue: WatchedQueue) -> AuditedQueue:
-        """Return what a report calls a living queue; a per-thread one is this thread's."""
+        """Return a living queue as a report names it; a per-thread queue is this thread's."""
         ended, thread = len(self._ends.get(queue.handle, ())), here.thread
-        found = queue_with(queue.handle, queue.context, thread, ended)
-        return self.named(found)
+        return self.named(queue_with(queue.handle, queue.context, thread, ended))
 
     def with_id(self, number: int) -> AuditedQueue | None:
-        """Return the one that has this public id, if it was met."""
+        """Return the queue with this public id, if StreamKit met it."""
         return next((one.name for one in self._known.values() if one.name.id == number), None)
 
     def of(self, queue: CudaQueue) -> KnownQueue:
-        """Return what is known of a queue."""
+        """Return a queue with all that is known of it."""
         found = self._known.get(queue)
         if found is None:
             found = self._known[queue] = self._ask(queue)
@@ -170,10 +170,9 @@ class DriverQueues:
                     number = driver.legacy_id()
                 elif queue.thread == here.thread:
                     number = driver.stream_id(PER_THREAD)
-            device = driver.device_of.get(queue.number, "?")
-            name = default_queue(handle, device, number, (queue.number, queue.thread))
+            name = _default_queue(handle, number, (queue.number, queue.thread))
             return KnownQueue(name, is_blocking=True, context=queue.number)
-        if queue.number == len(self._ends.get(handle, ())):  # it lives
+        if queue.number == len(self._ends.get(handle, ())):  # the stream lives
             with contextlib.suppress(StreamKitError):
                 return _known(identity.identify(Queue(handle)))
         own, is_blocking = self._said.get(queue, (None, None))
@@ -181,11 +180,6 @@ class DriverQueues:
         ended = f"stream {handle:#x}, which has ended"
         name = AuditedQueue(device, ended, None, key=(handle, queue.number))
         return KnownQueue(name, is_blocking, own)
-
-
-def _known(queue: WatchedQueue) -> KnownQueue:
-    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
-    return KnownQueue(audited(queue), is_blocking, queue.context)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
@@ -198,7 +192,7 @@ _OTHER_RECORDS = (
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
 _INSIDE = ("DtoD", "Peer", "DtoA", "AtoD", "AtoA")
-"""What the names of the copies have that use no memory of the host."""
+"""Parts of the names of copies that use no memory of the host."""
 _OTHERS: dict[str, tuple[Kind, str]] = {
     "graph launch": ("graph", "CUDA graph"),
     "host function": ("function", "host function"),
@@ -232,7 +226,7 @@ def operations(
             name = step.call.name
             found = Operation("synchronisation", name, queue_of(event), blocks_host=True)
         elif step.kind in _OTHER_RECORDS:
-            recorded.pop(step.fact.more or step.fields[0], None)
+            recorded.pop(step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
             file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
@@ -240,7 +234,7 @@ def operations(
 
 
 def when_given(step: CudaStep) -> When:
-    """Return when a step was given, as host streams count it too."""
+    """Return when a step was given, in the count that host streams share."""
     return int(step.number), LAST
 
 
@@ -265,42 +259,25 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
     return replace(copy, blocks_host=True, remedy=PAGEABLE) if holds_host(step, lives) else copy
 
 
-# -- what a report calls queues -------------------------------------------------------------------
+# -- the names of queues in reports ---------------------------------------------------------------
 
 
-def default_queue(
-    handle: int, device: int | str, number: int | None, key: tuple[int, int]
-) -> AuditedQueue:
-    """Return what a report calls a default stream."""
+def _default_queue(handle: int, number: int | None, key: tuple[int, int]) -> AuditedQueue:
+    """Return a default stream as a report names it; the key begins with its context."""
     is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
+    device = driver.device_of.get(key[0], "?")
     return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
 
 
-def audited(queue: WatchedQueue, key: tuple[int, int] = (0, 0)) -> AuditedQueue:
-    """Return what a report calls any other queue; its key tells one that has no id yet."""
-    if queue.id is None and key == (0, 0):
-        key = queue.context, queue.handle
-    return AuditedQueue(f"cuda:{queue.device}", name_of(queue), queue.id, key=key)
-
-
-def name_of(queue: WatchedQueue) -> str:
-    """Return what a report calls a queue."""
-    if queue.name:
-        return queue.name
-    maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
-    row = registry.BY_NAME.get(maker)
-    return f"{maker if row is None else row.label} stream id={queue.id}".strip()
-
-
-def used_contexts() -> dict[int, int]:
-    """Return the contexts in which there can be work, with their devices."""
-    found = {
-        driver.primary_context(device): device
-        for device in range(driver.device_count())
-        if driver.primary_is_active(device)
-    }
-    for queue in identity.living():
-        if identity.is_alive(queue):
-            found.setdefault(queue.context, queue.device)
-    return found
+def _known(queue: WatchedQueue) -> KnownQueue:
+    """Return any other queue with all that is known of it; without an id its key tells it apart."""
+    name = queue.name
+    if not name:
+        maker = "StreamKit" if queue.is_owned else next(iter(queue.views), "")
+        row = registry.BY_NAME.get(maker)
+        name = f"{maker if row is None else row.label} stream id={queue.id}".strip()
+    key = (queue.context, queue.handle) if queue.id is None else (0, 0)
+    is_blocking = None if queue.nonblocking is None else not queue.nonblocking
+    named = AuditedQueue(f"cuda:{queue.device}", name, queue.id, key=key)
+    return KnownQueue(named, is_blocking, queue.context)

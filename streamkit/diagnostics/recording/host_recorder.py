@@ -6,7 +6,7 @@ import functools
 import math
 import threading
 from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
@@ -15,39 +15,37 @@ from streamkit._support.locks import new_lock
 from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from streamkit.diagnostics.recording.operations import Kind, When
     from streamkit.protocols.watching import WatchedStep
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
-SHOWN: dict[str, Kind] = {
-    "function": "function",
-    "scope": "scope",
-    "record": "record",
-    "wait": "wait",
-    "synchronisation": "synchronisation",
-}
-"""The kinds of steps that are operations of a report."""
+_SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisation")
 
 
 class HostRecorder:
     """Records what all threads give to host streams, from ``start`` to ``stop``."""
 
+    shown: ClassVar[dict[str, Kind]] = {kind: kind for kind in _SHOWN}
+    """The kinds of steps that are operations of a report, with the kinds of these."""
+
     def __init__(self, calls: Callable[[], int] = int) -> None:
-        """Take what counts the calls of the driver so far."""
+        """Take a function that counts the calls of the driver so far."""
         self._lock = new_lock()
         self._steps: list[WatchedStep] = []
         self._calls = calls
-        self._calls_before: list[tuple[int, int]] = []  # the orders of steps, where it changed
-        self._listener = self.take  # one object, to be found again
+        self._calls_before: list[
+            tuple[int, int]
+        ] = []  # by orders of steps, where the count changed
+        self._listener = self.take  # one object, so that ``stop`` finds it
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the recording."""
         trace.listeners.append(self._listener)
 
     def stop(self) -> None:
-        """End; what was given so far may still have to run."""
+        """End the recording; submitted functions may still have to run."""
         trace.listeners.remove(self._listener)
 
     def take(self, step: WatchedStep) -> None:
@@ -64,10 +62,10 @@ class HostRecorder:
         return self._calls_before[before - 1][1], step.order
 
     def sync(self, *, is_end: bool = False) -> None:
-        """Wait until what was given has run, but for a queue that goes on when this scope ends.
+        """Wait until all work has run, but for a queue that goes on when this scope ends.
 
-        It gives up what may never run, if no thread of the program is left that could see to it.
-        Where this ``is_end`` of the program, daemon threads do not count, because they end with it.
+        Work that may never run is given up if no thread of the program is left that could run it.
+        At the end of the program, ``is_end``, daemon threads do not count: they end with it.
         """
         others = functools.partial(_has_others, is_end=is_end)
         for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
@@ -75,7 +73,7 @@ class HostRecorder:
                 stream._work.has_run(others)  # noqa: SLF001 - a sync would raise errors of the block
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
-        """Return what ran, and how many functions have not.
+        """Return the operations that ran, and how many functions have not run.
 
         ``queue_of`` finds the queue of a CUDA stream, or of an id, for which the host waited.
         """
@@ -90,7 +88,7 @@ class HostRecorder:
             has_run = step.end_ns if point is None else point.time_ns
             if not has_run:
                 unfinished += step.kind in ("function", "scope")
-            elif step.kind != "scope" or step.start_ns:  # else it could not be entered
+            elif step.kind != "scope" or step.start_ns:  # else the scope could not be entered
                 found.append(given)
         return found, unfinished
 
@@ -98,12 +96,11 @@ class HostRecorder:
         self,
         steps: Iterable[WatchedStep],
         queue_of: Callable[[WatchedStep], AuditedQueue | None],
-        shown: Mapping[str, Kind] = SHOWN,
     ) -> Iterator[tuple[WatchedStep, Given]]:
-        """Yield the steps whose kinds are ``shown``, each as a report shows it."""
+        """Yield the steps that a report shows, each as its operation."""
         recorded = {id(step.mark): step for step in self._steps if step.kind == "record"}
         for step in steps:
-            kind = shown.get(step.kind)
+            kind = self.shown.get(step.kind)
             if kind is None:
                 continue
             source = recorded.get(id(step.mark)) if kind == "wait" else None
@@ -128,11 +125,11 @@ def _has_others(*, is_end: bool) -> bool:
 
 
 def host_queue(stream: HostStream) -> AuditedQueue:
-    """Return what a report calls a host stream."""
+    """Return a host stream as a report names it."""
     return AuditedQueue("cpu", stream.name or f"host stream id={stream.id}", stream.id)
 
 
 def library_of(step: WatchedStep) -> str | None:
-    """Return whose function it is, where its module tells; None for any other module."""
+    """Return the library of a step's function, None where its module does not tell."""
     root = step.module.partition(".")[0]
     return root if root in _ROOTS else None

@@ -1,4 +1,4 @@
-"""Whose kernel it is and what it does, as far as its name tells.
+"""The library of a kernel and the operation that it does, as far as its name tells.
 
 CUPTI does not know which library launched a kernel. The name shows it if the library builds its
 own name into those of its kernels; but kernels of cuBLAS, of CUB or of a user can be anyone's.
@@ -21,12 +21,12 @@ _OPERATIONS["nccl"] = re.compile(r"^nccl(?:Sym)?(?:Dev)?Kernel_([A-Za-z]+)")
 
 
 def library_of_kernel(name: str) -> str | None:
-    """Return the library whose kernel has this (demangled) name; None if the name does not tell."""
+    """Return the library whose kernels have such (demangled) names; None if no library does."""
     return next((library for library, own in _KERNELS.items() if own.search(name)), None)
 
 
 def operation(name: str, library: str | None) -> str:
-    """Return what a library's kernel of this name does, such as "fill", or else the short name."""
+    """Return the operation that a kernel's name tells, such as "fill", else its short name."""
     pattern = _OPERATIONS.get(library or "")
     found = pattern.findall(name) if pattern else []
     if not found:

@@ -1,8 +1,8 @@
-"""Which allocation an address belonged to when a call of the driver used it.
+"""Finds the allocation to which an address belonged when a call of the driver used it.
 
-CUDA gives addresses again, so who asks only afterwards can take new memory for old, or find none.
-Therefore each allocation is noted as it is made and as it ends. An address of which no call in the
-block told is one of an allocation that was there before and still is, so the driver can be asked.
+CUDA gives addresses again, so a question asked afterwards can take new memory for old, or find
+none. Therefore each allocation is noted as it is made and as it ends. An address that no call in
+the block made belongs to an allocation that was there before and still is: the driver knows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Life(NamedTuple):
     start: int
     stop: int
     is_host: bool
-    """Whether it is pinned memory of the host."""
+    """Whether this is pinned memory of the host."""
 
 
 class Lives:
@@ -43,14 +43,14 @@ class Lives:
         program: Iterable[CudaStep],
         ask: Callable[[int], Allocation | None] = memory_pools.allocation,
     ) -> None:
-        """Take the steps that will be read, and what asks the driver for what there is now."""
+        """Take the steps that will be read, and the driver's look-up of present allocations."""
         self._numbers = itertools.count(1)
         self._starts: list[int] = []
         self._there: dict[int, Life] = {}  # by their starts, which ``_starts`` has in order
         self._to_come: Counter[int] = Counter()  # how often memory will be made at a start
         self._ask = functools.cache(ask)
         self.changes = 0
-        """How often memory was made or ended so far."""
+        """The number of allocations that were made or ended so far."""
         made: set[int] = set()
         for step in program:
             if step.kind in _MADE:
@@ -58,11 +58,11 @@ class Lives:
                 made.add(step.fact.more.start)
             elif step.kind in _ENDED and step.fact.more is not None:
                 if step.fact.more.start not in made and self._around(step.fact.more.start) is None:
-                    self._begin(step.fact.more)  # it was there before
+                    self._begin(step.fact.more)  # an allocation from before the block
                 made.discard(step.fact.more.start)
 
     def read(self, step: CudaStep) -> None:
-        """Take what a step makes or ends; what it uses is asked for before."""
+        """Take the allocation that a step makes or ends. Ask for the memory it uses before that."""
         if step.kind in _MADE:
             self.changes += 1
             self._to_come[step.fact.more.start] -= 1
@@ -96,14 +96,14 @@ class Lives:
 
     def _begin(self, memory: Allocation) -> Life:
         stop = memory.start + memory.size
-        place = self._end(memory.start, stop)  # of which nothing told
+        place = self._end(memory.start, stop)  # nothing told of the end of older memory
         self._starts.insert(place, memory.start)
         life = Life(next(self._numbers), memory.start, stop, memory.is_host)
         self._there[memory.start] = life
         return life
 
     def _end(self, start: int, stop: int) -> int:
-        """Drop what there is between two addresses; return its place."""
+        """Drop the allocations between two addresses; return the place where they were."""
         place = bisect_left(self._starts, start)
         if place and self._there[self._starts[place - 1]].stop > start:
             place -= 1

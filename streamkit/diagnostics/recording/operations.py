@@ -1,4 +1,4 @@
-"""What an audit saw: each operation, and the queue that was given it."""
+"""The operations that an audit saw, each with the queue that was given it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal[
 When = tuple[int, int]
 """When something was given: the number of the driver's call, and that of a host stream's step."""
 WORK = ("kernel", "copy", "fill", "graph", "function", "scope")
-"""What a queue does; the other kinds order it, or hold the host up."""
+"""The kinds of work; the other kinds order work, or hold the host up."""
 LAST = 1 << 62  # the call of the driver comes after the steps that were given before it
 _LINE = 100
 _LINES = 12
@@ -28,15 +28,15 @@ _LINES = 12
 
 @dataclass(frozen=True)
 class AuditedQueue:
-    """One queue, as an audit knows it."""
+    """A queue, as an audit knows it."""
 
     device: str
     name: str
     id: int | None
-    """What ``Stream.id`` says; None for a queue that StreamKit never met."""
+    """The ``id`` of a stream on it; None for a queue that StreamKit never met."""
     is_legacy: bool = False
     key: tuple[int, int] = (0, 0)
-    """What tells apart queues of which no id is known."""
+    """Tells apart queues of which no id is known."""
 
     def __str__(self) -> str:
         return f"{in_one_line(self.name)} ({self.device})"
@@ -44,32 +44,32 @@ class AuditedQueue:
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that was given to a queue, or for which the host waited."""
+    """A piece of work or an order that a queue was given, or a wait of the host."""
 
     kind: Kind
     name: str
     queue: AuditedQueue | None
-    """None for what waits for a whole device, or for an event whose queue is not known."""
+    """None for a wait for a whole device, or for an event whose queue is not known."""
     library: str | None = None
-    """The library whose kernel it is, if its name tells; else None."""
+    """The library of a kernel, if its name tells; else None."""
     after: AuditedQueue | None = None
-    """The queue that a wait waited for, if that recorded its event in the block."""
+    """The queue that a wait waited for, if the event was recorded in the block."""
     blocks_host: bool = False
-    """Whether the calling thread could not go on before it was done."""
+    """Whether the calling thread could not go on before the operation was done."""
     file: str | None = None
-    """For what blocked the host, the file of the user's line, where that is known."""
+    """The file of the user's line, where that is known, if the operation blocked the host."""
     line: int = 0
     """0 where no line is known."""
     remedy: str = ""
-    """Why it blocked the host and what to do, where that is known."""
+    """The reason why the operation blocked the host, and the remedy, where they are known."""
     place: int = 0
-    """How many pieces of work, and waits of the host, were given before it."""
+    """The number of pieces of work, and of waits of the host, that were given before."""
     since: int = 0
     """For a wait between queues, the place at which the awaited event was recorded."""
 
     @property
     def is_work(self) -> bool:
-        """Whether a queue does something, rather than wait."""
+        """Whether this is work of a queue, and not an order or a wait."""
         return self.kind in WORK
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Given(NamedTuple):
     operation: Operation
     when: When
     since: When
-    """For a wait, when what it waits for was recorded; else the same."""
+    """For a wait, when the awaited event was recorded; else the same as ``when``."""
 
 
 class Order:
@@ -99,11 +99,11 @@ class Order:
         self._taken = [one.when for one in taken]
 
     def before(self, when: When) -> int:
-        """Return the place of what was given then."""
+        """Return the place of an operation that was given then."""
         return bisect_left(self._taken, when)
 
     def after(self, when: When) -> int:
-        """Return the place that follows what was given then."""
+        """Return the place after an operation that was given then."""
         return bisect_right(self._taken, when)
 
     def operations(self) -> Iterator[Operation]:
@@ -114,7 +114,7 @@ class Order:
 
 
 def listed(operations: Iterable[Operation]) -> list[str]:
-    """Return a line for each that is different, and how many more there are."""
+    """Return a line for each different operation, with its count; a long list is cut."""
     counts = Counter(map(str, operations))
     lines = [f"  {line}" + (f" ({n} times)" if n > 1 else "") for line, n in counts.items()]
     more = len(lines) - _LINES
@@ -122,7 +122,7 @@ def listed(operations: Iterable[Operation]) -> list[str]:
 
 
 class Operations:
-    """All operations of a block, and those of one sort; known when the block has ended."""
+    """The operations of a block, all or by kinds; known when the block has ended."""
 
     def __init__(self) -> None:
         self._operations: tuple[Operation, ...] | None = None
@@ -153,7 +153,7 @@ class Operations:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        """Everything, in the order in which it was given. Inside the block: ScopeError."""
+        """All operations, in the order in which they were given. Inside the block: ScopeError."""
         if self._operations is None:
             raise ScopeError(
                 "the report is made when the block ends. Read it after 'with ... as report:'"
@@ -172,12 +172,12 @@ class Operations:
 
     @property
     def waits(self) -> list[Operation]:
-        """Where a queue was told to wait for another."""
+        """The waits of a queue for another."""
         return [one for one in self.operations if one.kind == "wait"]
 
     @property
     def synchronisations(self) -> list[Operation]:
-        """Where the host waited: for a stream, an event, a device, or a blocking copy."""
+        """The waits of the host: for a stream, an event, a device, or a blocking copy."""
         return [one for one in self.operations if one.blocks_host]
 
     @property
@@ -187,7 +187,7 @@ class Operations:
 
 
 def distinct_names(queues: AbstractSet[AuditedQueue]) -> dict[AuditedQueue | None, AuditedQueue]:
-    """Return what to call each queue that has the name of another: its id is added."""
+    """Return new names, with their ids, for queues that share one name."""
     count = Counter(map(str, queues))
     return {
         queue: replace(queue, name=f"{queue.name} id={queue.id}")

@@ -1,4 +1,4 @@
-"""Where the user's code gave work, and what it calls the objects."""
+"""The lines of the user's code that give work, and the names that it has for objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
 _is_users: dict[object, bool] = {}
-"""Whether a module is the user's. It is kept because each launch asks for each frame."""
+"""Whether a module is the user's. A cache, because each launch asks for each frame."""
 
 
 class Place(NamedTuple):
@@ -30,13 +30,13 @@ class Place(NamedTuple):
 def users_frame(within: CodeType | None = None) -> FrameType | None:
     """Return the innermost frame outside StreamKit and the libraries; None if there is none.
 
-    With ``within`` it is one that this code, of StreamKit, has called.
+    With ``within``, only frames that this code of StreamKit has called count.
     """
     return users_around(sys._getframe(1), within)  # noqa: SLF001 - a traceback keeps more
 
 
 def users_around(frame: FrameType | None, within: CodeType | None = None) -> FrameType | None:
-    """Return what ``users_frame`` does, of this frame and those around it."""
+    """Return the innermost frame of the user's, of this frame and those around it."""
     while frame is not None and frame.f_code is not within:
         module = frame.f_globals.get("__name__", "")
         is_users = _is_users.get(module)
@@ -49,7 +49,7 @@ def users_around(frame: FrameType | None, within: CodeType | None = None) -> Fra
 
 
 def line_of_user() -> tuple[CodeType, int] | None:
-    """Return the line of the user's code that makes the present call, as a callback notes it."""
+    """Return the line of the user's code that makes the present call, as callbacks note it."""
     frame = users_frame()
     return None if frame is None else (frame.f_code, frame.f_lineno or 0)
 
@@ -60,7 +60,7 @@ def placed(line: tuple[CodeType, int] | None) -> Place | None:
 
 
 def named_by(frame: FrameType | None) -> list[object]:
-    """Return the objects that the code of a frame names, but for those inside of others."""
+    """Return the objects that the code of a frame names, without their parts."""
     if frame is None:
         return []
     named = {*frame.f_code.co_names, *local_variables(frame)}
@@ -68,7 +68,7 @@ def named_by(frame: FrameType | None) -> list[object]:
 
 
 def place_of(frame: FrameType | None) -> Place | None:
-    """Return the line that a frame is at."""
+    """Return the present line of a frame."""
     return frame and Place(frame.f_code.co_filename, frame.f_lineno or 0)
 
 

@@ -1,4 +1,4 @@
-"""The driver's calls as steps: which queue each one gives work, or orders."""
+"""The driver's calls as steps, each with the queue that it gives work, or orders."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _EMPTY = struct.Struct("")
 
 
 class CudaQueue(NamedTuple):
-    """A queue, which is another one than those that had its handle before or will have it later."""
+    """A queue, told apart from those that had its handle before or will have it later."""
 
     handle: int
     number: int
-    """How many streams had the handle before; for a default stream its context."""
+    """The number of streams that had the handle before; a default stream's context."""
     thread: int = 0
     """The thread of a per-thread stream."""
 
@@ -54,10 +54,10 @@ def queue_with(handle: int, context: int, thread: int, ended: int) -> CudaQueue:
 
 
 class CudaStep(NamedTuple):
-    """One call that puts work on a queue, or orders it."""
+    """A call that puts work on a queue, or orders the work."""
 
     number: float
-    """Its place among the facts; a point that something waits for lies between them."""
+    """The place among the facts; a point that the host waits for lies between two."""
     kind: StepKind
     call: DriverCall
     fact: Fact
@@ -70,7 +70,7 @@ class CudaStep(NamedTuple):
 def steps(
     facts: Iterable[Fact], capturing: Iterable[int] = (), failed: AbstractSet[int] = frozenset()
 ) -> list[CudaStep]:
-    """Return the steps of a program without what was captured, because that does not run.
+    """Return the steps of a program without captured work, because that does not run.
 
     ``capturing`` are the streams that captured at the beginning, and ``failed`` the places of the
     facts that are left out.
@@ -85,7 +85,7 @@ def steps(
 class _Steps:
     def __init__(self, capturing: Iterable[int]) -> None:
         self.steps: list[CudaStep] = []
-        self._ended: dict[int, int] = {}  # how many streams of this handle
+        self._ended: dict[int, int] = {}  # the number of streams, by handles
         self._captures: dict[CudaQueue, object] = {
             CudaQueue(handle, 0): object() for handle in capturing
         }
@@ -123,6 +123,8 @@ class _Steps:
             self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
         elif kind == "stream made":
             step = step._replace(queue=self._queue(fact, fact.more[0]))
+        elif kind in ("event made", "foreign event"):  # whose first field points to the handle
+            step = step._replace(fields=(fact.more,))
         if fact.since is None or kind not in _DONE | _ENDS_MEMORY:
             self.steps.append(step)
             return
@@ -143,7 +145,7 @@ class _Steps:
     def _is_captured(
         self, kind: CallKind, queue: CudaQueue | None, fields: tuple[int, ...]
     ) -> bool:
-        """Whether a call is part of a capture, which a wait for an event of one makes it too."""
+        """Whether a call is part of a capture. A wait for an event of a capture joins that."""
         if queue is None:
             return False
         if kind == "begin of capture":
@@ -170,5 +172,5 @@ class _Steps:
 
 
 def _is_external(kind: CallKind, fields: tuple[int, ...]) -> bool:
-    """Whether a record or a wait is for an event that stays one outside the capture."""
+    """Whether a record or a wait in a capture is for an event outside of it."""
     return kind in ("record", "wait") and any(flags & _EXTERNAL for flags in fields[2:])
