@@ -20,11 +20,6 @@ from support.queues import LONG, eventually, within
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 
-@pytest.fixture
-def stream():
-    return sk.new_stream("cpu")
-
-
 def submitted(stream, future):
     """What runs on the stream before and after its wait for the future."""
     log = []
