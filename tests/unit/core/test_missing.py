@@ -193,10 +193,6 @@ def test_no_libraries_are_on_one_queue(no_driver):
     sk.assert_one_queue()
 
 
-def test_the_current_stream_is_the_hosts_default_one(no_driver):
-    assert sk.current_stream() is sk.default_stream()
-
-
 def test_without_driver_and_bindings_a_cuda_device_is_missing_not_the_bindings(no_driver):
     python(
         LOOK

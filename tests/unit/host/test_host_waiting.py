@@ -916,19 +916,6 @@ def test_under_an_engine_a_timeout_of_a_future_is_kept():
 # -- the process ------------------------------------------------------------------------------
 
 
-def test_host_streams_that_are_not_waited_for_in_these_ways_load_nothing():
-    python("""
-import sys, threading
-import streamkit as sk
-s = sk.new_stream("cpu")
-s.submit(int)
-s.sync()
-loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._streams.then",
-          "streamkit._queues.dispatcher"} & set(sys.modules)
-assert not loaded, loaded
-""")
-
-
 @needs_fork
 def test_in_a_forked_child_functions_are_called_by_threads_of_its_own():
     out = python(
