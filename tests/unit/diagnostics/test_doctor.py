@@ -688,14 +688,6 @@ def test_the_command_exits_0_where_nothing_is_wrong(command):
     assert output.endswith("OK: nothing wrong was found\n")
 
 
-@pytest.mark.parametrize(("findings", "expected"), [([], 0), (FOUND, 1)])
-def test_the_command_as_json(command, findings, expected):
-    report = report_of(findings)
-    status, output, complaints = command(report, "--json")
-    assert (status, complaints) == (expected, "")
-    assert json.loads(output) == report_module.as_data(report)
-
-
 def test_the_command_without_a_driver(command):
     report = DoctorReport("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
     _, output, _ = command(report)
@@ -747,13 +739,3 @@ def test_a_variable_of_bytes_that_are_no_text_is_written_out():
     assert "x\\udc80" in report._repr_html_()
     str(report).encode()
     json.dumps(report_module.as_data(report)).encode()
-
-
-def test_without_rich_the_report_is_the_same():
-    program = """
-import streamkit as sk
-sk.doctor().show()
-"""
-    with_rich = python(program, blocked=["cuda"])
-    assert python(program, blocked=["cuda", "rich", "numpy"]) == with_rich
-    assert with_rich.startswith(f"StreamKit {sk.__version__}, Python 3.")
