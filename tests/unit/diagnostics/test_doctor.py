@@ -719,20 +719,6 @@ def test_the_columns_of_a_table_stand_below_their_headings():
     assert head.index("handle 0") == row.index("per-thread")
 
 
-def test_a_report_is_shown_where_the_terminal_lacks_its_letters():
-    out = python(
-        """
-import sys
-sys.stdout.reconfigure(encoding="ascii")
-from streamkit.diagnostics.doctor.report import DoctorReport  # a finding is made up here
-from streamkit.protocols import Finding
-found = [Finding("a-code", "é", "Do it.")]
-DoctorReport("3.11", "0.1", None, 0, [], [], {}, found).show()
-"""
-    )
-    assert "1. a-code: \\xe9\n" in out
-
-
 def test_a_variable_of_bytes_that_are_no_text_is_written_out():
     report = dataclasses.replace(report_of(), environment={"A": "x\udc80"})
     assert "A=x\\udc80" in str(report)

@@ -539,21 +539,6 @@ def test_many_threads_submit_sync_record_and_enter(stream, eager_switching):
     assert count[0] == 6 * 40 + sum((n + s) % 3 == 2 for n in range(6) for s in range(40))
 
 
-def test_many_threads_wait_across_many_streams(eager_switching):
-    streams = [sk.new_stream("cpu") for _ in range(4)]
-
-    def work(number):
-        for step in range(60):
-            one, two = streams[(number + step) % 4], streams[(number + 3 * step + 1) % 4]
-            one.submit(int)
-            two.wait(one)
-            two.wait(one.record())
-
-    together(6, work)
-    for stream in streams:
-        within(stream.sync, seconds=2 * LONG)
-
-
 def test_of_many_errors_in_many_threads_none_is_told_by_a_sync_begun_later(
     stream, eager_switching, reported
 ):
