@@ -917,28 +917,6 @@ def test_under_an_engine_a_timeout_of_a_future_is_kept():
 
 
 @needs_fork
-def test_in_a_forked_child_functions_are_called_by_threads_of_its_own():
-    out = python(
-        """
-import os, sys, threading
-import streamkit as sk
-
-release = threading.Event()
-before = [sk.new_stream("cpu").then(release.wait) for _ in range(6)]
-child = os.fork()
-if child == 0:
-    print(sum(sk.new_stream("cpu").then(int, 1).result(10) for _ in range(6)), flush=True)
-    sys.exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-release.set()
-print(all(future.result(10) for future in before))
-""",
-        options=("-W", "ignore"),
-    )
-    assert out == "6\n0\nTrue\n"
-
-
-@needs_fork
 def test_a_function_that_forks_leaves_those_behind_it_to_the_parent():
     done = run_program(
         """
