@@ -419,6 +419,7 @@ def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
 
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert registry.LIBRARIES
     for row in registry.LIBRARIES:
         assert sorted(row.requirements) == [12, 13]
         for major, line in row.requirements.items():
