@@ -7,7 +7,6 @@ no driver: it would have gone on.
 from __future__ import annotations
 
 import enum
-import functools
 
 import numpy as np
 import pytest
@@ -35,18 +34,6 @@ class Recursing:
 
 class Property:
     @property
-    def __cuda_stream__(self):
-        return 0, 64
-
-
-class MethodProperty:
-    @property
-    def __cuda_stream__(self):
-        return lambda: (0, 64)
-
-
-class CachedProperty:
-    @functools.cached_property
     def __cuda_stream__(self):
         return 0, 64
 
@@ -79,11 +66,6 @@ class Generator:
         yield 64
 
 
-class Coroutine:
-    async def __cuda_stream__(self):
-        return 0, 64
-
-
 class Meta(type):
     def __cuda_stream__(cls):
         return 0, 64
@@ -107,11 +89,6 @@ class Unprintable:
         raise AssertionError("the repr of a foreign object can wait for the device")
 
 
-class Closed:
-    def __cuda_stream__(self):
-        raise RuntimeError("this stream is closed")
-
-
 class StaticMethod:
     @staticmethod
     def __cuda_stream__():
@@ -124,11 +101,6 @@ class ClassMethod:
         return 0, 64
 
 
-class OwnLambda:
-    def __init__(self):
-        self.__cuda_stream__ = lambda: (0, 64)
-
-
 class Handle(enum.IntEnum):
     LEGACY = 1
 
@@ -137,23 +109,17 @@ NO_STREAMS = {
     "None": None,
     "True": True,
     "False": False,
-    "0": 0,
     "5": 5,
-    "-1": -1,
     "int64": np.int64(5),
     "IntEnum": Handle.LEGACY,
-    "float": 3.5,
     "str": "x",
-    "bytes": b"x",
     "tuple": (0, 64),
-    "list": [0, 64],
     "object": object(),
     "array": np.zeros(3),
     "lambda": lambda: (0, 64),
     "module": np,
     "int class": int,
     "HostStream class": HostStream,
-    "Stream class": sk.Stream,
     "class with the protocol": Protocol,
     "class with a metaclass protocol": OnItsClassOnly,
     "instance of such a class": OnItsClassOnly(),
@@ -193,12 +159,6 @@ def test_the_refusal_names_what_it_got(obj, named):
         sk.wrap(obj)
 
 
-def test_a_class_without_a_module_is_refused():
-    nameless = type("Nameless", (), {"__module__": None})
-    with pytest.raises(TypeError, match="Nameless"):
-        sk.wrap(nameless())
-
-
 def test_a_closed_host_stream_is_refused(stream):
     stream.close()
     with pytest.raises(sk.StreamClosedError, match="'s'"):
@@ -208,38 +168,22 @@ def test_a_closed_host_stream_is_refused(stream):
 BAD_ANSWERS = {
     "None": None,
     "5": 5,
-    "64": 64,
     "()": (),
-    "(0,)": (0,),
     "(0, 64, 0)": (0, 64, 0),
     "(1, 64)": (1, 64),
-    "(-1, 64)": (-1, 64),
     "(0, -1)": (0, -1),
     "(0, 2**64)": (0, 2**64),
-    "(0, 'h')": (0, "h"),
     "(0, None)": (0, None),
     "(0, True)": (0, True),
-    "(0, False)": (0, False),
     "(False, 64)": (False, 64),
-    "(None, 64)": (None, 64),
     "(0.0, 64)": (0.0, 64),
-    "('0', 64)": ("0", 64),
     "(0, 64.0)": (0, 64.0),
-    "(0, 1.5)": (0, 1.5),
-    "(0, b'')": (0, b""),
-    "(0, (64,))": (0, (64,)),
-    "(0, object)": (0, object()),
     "(0, unprintable)": (0, Unprintable()),
     "(0, numpy bool)": (0, np.True_),
-    "(0, numpy float)": (0, np.float64(64)),
-    "(0, 0-d float array)": (0, np.array(64.5)),
     "(0, array)": (0, np.array([1, 2])),
     "(array, 64)": (np.array([0, 0]), 64),
     "array": np.array([0, 64]),
-    "dict": {0: 0, 64: 64},
-    "set": {0, 64},
     "str": "ab",
-    "bytes": b"\0\x40",
 }
 
 
@@ -252,11 +196,6 @@ def test_a_bad_answer_to_the_protocol_is_refused_and_names_the_class(answer):
 def test_the_refusal_of_an_answer_says_what_it_was():
     with pytest.raises(TypeError, match=r"returned \(0, -1\).*\(0, handle\)"):
         sk.wrap(Protocol((0, -1)))
-
-
-def test_another_version_of_the_protocol_is_named():
-    with pytest.raises(TypeError, match="version 1"):
-        sk.wrap(Protocol((1, 64)))
 
 
 @pytest.mark.parametrize(
@@ -273,11 +212,6 @@ def test_a_protocol_method_that_recurses_is_refused():
         sk.wrap(Recursing())
 
 
-def test_a_closed_stream_of_an_unknown_library_is_refused():
-    with pytest.raises(sk.UnsupportedStreamError, match="this stream is closed"):
-        sk.wrap(Closed())
-
-
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit()])
 def test_an_interrupt_passes_through(interrupt):
     with pytest.raises(type(interrupt)):
@@ -287,8 +221,7 @@ def test_an_interrupt_passes_through(interrupt):
 @pytest.mark.parametrize(
     "kind",
     [
-        Property, MethodProperty, CachedProperty, Attribute, InstanceAttribute, Switched,
-        NeedsArgument, Generator,
+        Property, Attribute, InstanceAttribute, Switched, NeedsArgument, Generator,
     ],
 )  # fmt: skip
 def test_what_is_not_a_method_of_the_protocol_is_refused(kind):
@@ -303,16 +236,8 @@ def test_a_slot_is_no_method_of_the_protocol():
         sk.wrap(obj)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-def test_an_asynchronous_method_is_refused():
-    with pytest.raises(sk.UnsupportedStreamError):
-        sk.wrap(Coroutine())
-
-
 GOOD = {
     "0": Protocol((0, 0)),
-    "1": Protocol((0, 1)),
-    "2": Protocol((0, 2)),
     "64": Protocol((0, 64)),
     "largest": Protocol((0, 2**64 - 1)),
     "list": Protocol([0, 64]),
@@ -320,7 +245,6 @@ GOOD = {
     "numpy int": Protocol((np.int32(0), np.uint64(64))),
     "static": StaticMethod(),
     "class method": ClassMethod(),
-    "own lambda": OwnLambda(),
 }
 
 
@@ -334,10 +258,7 @@ BAD_HANDLES = {
     "None": None,
     "True": True,
     "str": "x",
-    "digits": "64",
     "float": 1.0,
-    "bytes": b"x",
-    "tuple": (0, 64),
     "numpy int": np.int64(5),
     "protocol": Protocol((0, 64)),
     "object": object(),
@@ -364,21 +285,14 @@ def test_a_good_handle_fails_for_want_of_a_device_only(handle, no_driver):
 
 BAD_DEVICES = {
     "gpu": "gpu",
-    "empty": "",
     "CUDA": "CUDA:0",
     "colon": "cuda:",
     "negative": "cuda:-1",
-    "name": "cuda:x",
-    "space": "cuda: 0",
     "newline": "cuda:0\n",
     "cpu:0": "cpu:1x",
     "bytes": b"cuda:0",
     "-1": -1,
     "True": True,
-    "False": False,
-    "float": 0.0,
-    "tuple": ("cuda", 0),
-    "object": object(),
     "class": int,
     "array": np.zeros(2),
     "stream": sk.new_stream("cpu"),
@@ -429,8 +343,6 @@ def test_a_host_stream_comes_back_as_itself(stream, device):
 
 BAD_EVENTS = {
     "None": None,
-    "True": True,
-    "5": 5,
     "str": "x",
     "object": object(),
     "array": np.zeros(3),
@@ -470,11 +382,6 @@ BAD_LIBRARIES = {"unknown": "jax", "empty": "", "int": 5, "None": None, "case": 
 def test_an_unknown_library_is_refused_with_the_known_ones(name):
     with pytest.raises(sk.UnsupportedStreamError, match=r"cuda\.core"):
         sk.current_stream(BAD_LIBRARIES[name])
-
-
-def test_an_unknown_library_is_refused_by_a_scope(stream):
-    with pytest.raises(sk.UnsupportedStreamError, match="'jax'"):
-        sk.use(stream, libraries=["jax"])
 
 
 @pytest.mark.parametrize("obj", [None, 5, "x", HostStream, Protocol((0, -1))])

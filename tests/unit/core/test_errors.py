@@ -59,28 +59,16 @@ OF_CAPTURES = {  # by CUDA's numbers
     908: "in the thread that began it",
 }
 WORDED = [
-    (messages.not_a_stream(5), "from_handle"),
-    (messages.not_a_stream(5), "5"),
-    (messages.not_a_stream(None), "default_stream"),
-    (messages.not_a_stream(None), "None"),
-    (messages.not_a_stream(Foreign), "pass an instance"),
-    (messages.not_a_stream(Foreign), "Foreign"),
-    (messages.not_a_stream(STRANGER), "Foreign"),
     (messages.not_a_stream(STRANGER), "__cuda_stream__"),
     (raised(sk.wrap_event, STRANGER), "new_event"),
     (raised(sk.from_handle, "x"), "wrap"),
-    (raised(sk.from_handle, "x"), "'x'"),
-    (raised(sk.from_handle, -1), "-1"),
     (raised(sk.from_handle, -1), "2**64"),
-    (raised(devices.parse, "gpu"), "'gpu'"),
     (raised(devices.parse, "gpu"), "cuda:N"),
-    (raised(registry.adapter, "jax"), "Known: "),
     (raised(registry.adapter, "jax"), "streamkit.backends"),
     (raised(lambda: sk.assert_one_queue(libraries=["numba"])), "s.to('numba')"),
     (messages.not_installed("lib", 'pip install "lib>=2"', "why"), 'pip install "lib>=2"'),
     (messages.no_device("why"), "new_stream(device='cpu')"),
     (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "CUDA_ERROR_UNKNOWN (999)"),
-    (errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999), "cuInit"),
     *(
         (errors.DriverError("cuStreamEndCapture", "CUDA_ERROR_STREAM_CAPTURE", code), says)
         for code, says in OF_CAPTURES.items()
@@ -155,16 +143,8 @@ def test_a_bool_is_not_advised_to_be_a_handle():
     assert "from_handle" not in str(messages.not_a_stream(True))
 
 
-def test_a_foreign_object_is_named_by_its_type():
-    assert "Foreign object at" in messages.describe(Foreign())
-
-
 def test_a_foreign_object_inside_a_tuple_is_named_by_its_type():
     assert "Foreign object at" in messages.describe((0, Foreign()))
-
-
-def test_a_truth_value_is_taken_for_no_handle():
-    assert "from_handle" not in str(messages.not_a_stream(True))
 
 
 def test_of_a_long_tuple_the_first_are_named():

@@ -257,16 +257,6 @@ def test_the_boxes_of_the_picture_are_files_and_outsiders():
     assert {f"streamkit.{name}" for name in BOXES.values()} <= set(GRAPH)
 
 
-def test_the_picture_goes_down_the_layers():
-    for way in (
-        ("_streams.stream", *list(BOXES.values())[:3]),
-        ("_streams", "backends"),
-        ("_streams", "_cuda"),
-    ):
-        places = [LAYERS.index(name.partition(".")[0]) for name in way]
-        assert places == sorted(places, reverse=True), way
-
-
 def test_what_the_picture_says_of_a_box_is_there():
     calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
     assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters

@@ -26,6 +26,13 @@ import sys
 import streamkit as sk
 from streamkit._queues import loaded_libraries  # the public calls need a device
 from streamkit._queues import registry  # the public calls need a device
+
+def raised(kind, call, *arguments):
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError("no error")
 """
 
 
@@ -35,16 +42,12 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(library):
     python(
         LOOK
         + f"""
-try:
-    registry.adapter({library!r})
-except sk.BackendNotInstalledError as error:
-    assert isinstance(error, ImportError)
-    assert error.name == {library!r}, error.name
-    assert {library!r} in str(error), error
-    assert any(f"pip install {{one}}" in str(error) for one in {requirements}), error
-    assert "streamkit-cuda" not in str(error), error  # it may have come from no index
-else:
-    raise AssertionError("no error")
+error = raised(sk.BackendNotInstalledError, registry.adapter, {library!r})
+assert isinstance(error, ImportError)
+assert error.name == {library!r}, error.name
+assert {library!r} in str(error), error
+assert any(f"pip install {{one}}" in str(error) for one in {requirements}), error
+assert "streamkit-cuda" not in str(error), error  # it may have come from no index
 """,
         blocked=BLOCKED[library],
     )
@@ -76,12 +79,7 @@ def test_without_one_library_recognition_works(library, how):
         + (block if how == "None" else "")
         + f"""
 imitation = type("Imitation", (), {{"__module__": {library + ".sub"!r}}})
-try:
-    registry.extract(imitation())
-except sk.UnsupportedStreamError:
-    pass
-else:
-    raise AssertionError("no error")
+raised(sk.UnsupportedStreamError, registry.extract, imitation())
 assert loaded_libraries.libraries() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
@@ -94,10 +92,7 @@ def test_a_class_that_pretends_to_be_of_a_library_imports_none():
         + f"""
 for root in {ROOTS}:
     imitation = type("Stream", (), {{"__module__": root + ".streams"}})
-    try:
-        sk.wrap(imitation())
-    except TypeError:
-        pass
+    raised(TypeError, sk.wrap, imitation())
     assert root not in sys.modules, root
 """
     )
@@ -129,10 +124,7 @@ def test_numba_has_its_other_names(alias):
     python(
         LOOK
         + f"""
-try:
-    registry.adapter({alias!r})
-except sk.BackendNotInstalledError as error:
-    assert error.name == "numba"
+assert raised(sk.BackendNotInstalledError, registry.adapter, {alias!r}).name == "numba"
 """,
         blocked=["numba", "numba_cuda"],
     )
@@ -144,10 +136,7 @@ def test_a_failed_import_is_tried_again_the_next_time():
         + """
 import types
 for _ in range(2):
-    try:
-        registry.adapter("cupy")
-    except sk.BackendNotInstalledError:
-        pass
+    raised(sk.BackendNotInstalledError, registry.adapter, "cupy")
 sys.meta_path.pop(0)
 import importlib.util
 if importlib.util.find_spec("cupy"):
@@ -193,21 +182,13 @@ def test_no_libraries_are_on_one_queue(no_driver):
     sk.assert_one_queue()
 
 
-def test_the_current_stream_is_the_hosts_default_one(no_driver):
-    assert sk.current_stream() is sk.default_stream()
-
-
 def test_without_driver_and_bindings_a_cuda_device_is_missing_not_the_bindings(no_driver):
     python(
         LOOK
         + """
 assert sk.new_stream().device == "cpu"
-try:
-    sk.new_stream("cuda:0")
-except sk.NoDeviceError as error:
-    assert "driver" in str(error), error
-else:
-    raise AssertionError("no error")
+error = raised(sk.NoDeviceError, sk.new_stream, "cuda:0")
+assert "driver" in str(error), error
 """,
         blocked=["cuda"],
     )
@@ -221,12 +202,8 @@ from streamkit._cuda import loader  # a driver library is made up here
 loader.why_not_loaded = lambda: ""
 loader.driver_version = lambda: 12080
 for device in (None, "cuda:0"):
-    try:
-        sk.new_stream(device)
-    except sk.BackendNotInstalledError as error:
-        assert 'pip install "cuda-bindings>=1' in str(error), error
-    else:
-        raise AssertionError("no error")
+    error = raised(sk.BackendNotInstalledError, sk.new_stream, device)
+    assert 'pip install "cuda-bindings>=1' in str(error), error
 assert sk.new_stream("cpu").device == "cpu"
 """,
         blocked=["cuda"],
@@ -275,12 +252,8 @@ for error, call, argument in (
     (sk.BackendNotInstalledError, registry.adapter, {library!r}),
     (sk.UnsupportedStreamError, sk.wrap, stream),
 ):
-    try:
-        call(argument)
-    except error as told:
-        assert {what!r} in str(told) and "sys.path" in str(told), told
-    else:
-        raise AssertionError("no error")
+    told = raised(error, call, argument)
+    assert {what!r} in str(told) and "sys.path" in str(told), told
 (found,) = [one for one in sk.doctor().findings if one.code == "stand-in"]
 assert found.library == {library!r} and {what!r} in found.what, found
 """,

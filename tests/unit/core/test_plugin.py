@@ -12,6 +12,20 @@ import pytest
 from support.programs import python
 
 PROJECT = Path(__file__).parents[2] / "plugin"
+START = """
+import sys
+import streamkit as sk
+from streamkit import protocols
+from streamkit._queues import registry  # the public calls need a device
+from streamkit._queues import loaded_libraries  # the same calls
+
+def raised(kind, call, *arguments):
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError("no error")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +47,8 @@ def path(tmp_path_factory):
 def program(path):
     """Run a program that has the plugin installed."""
 
-    def run(code, **options):
-        start = "import sys\nimport streamkit as sk\n"
-        start += "from streamkit import protocols\n"
-        start += "from streamkit._queues import registry  # the public calls need a device\n"
-        start += "from streamkit._queues import loaded_libraries  # the same calls\n"
-        return python(start + code, path=path, loaded=("streamkit",), **options)
+    def run(code, *, more=(), **options):
+        return python(START + code, path=[*path, *more], loaded=("streamkit",), **options)
 
     return run
 
@@ -71,12 +81,8 @@ asked = []
 extract = streamkit_toylib.extract
 streamkit_toylib.extract = lambda obj: asked.append(obj) or extract(obj)
 stream = toylib.Stream(64)
-try:
-    sk.wrap(stream)
-except sk.NoDeviceError:
-    assert asked == [stream]
-else:
-    raise AssertionError("no error")
+raised(sk.NoDeviceError, sk.wrap, stream)
+assert asked == [stream]
 """)
 
 
@@ -84,11 +90,7 @@ def test_what_is_not_its_stream_is_refused(program):
     program("""
 import toylib
 for obj in (toylib.Array(), toylib.Stream, toylib):
-    try:
-        sk.wrap(obj)
-    except sk.UnsupportedStreamError:
-        continue
-    raise AssertionError(f"{obj} was taken")
+    raised(sk.UnsupportedStreamError, sk.wrap, obj)
 """)
 
 
@@ -108,10 +110,7 @@ def test_neither_it_nor_its_library_is_imported_before_it_is_needed(program):
 class Nothing:
     pass
 for obj in (Nothing(), None, 5):
-    try:
-        sk.wrap(obj)
-    except sk.UnsupportedStreamError as error:
-        pass
+    raised(sk.UnsupportedStreamError, sk.wrap, obj)
 assert loaded_libraries.libraries() == ()
 assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
 """)
@@ -187,17 +186,13 @@ assert toylib.current_stream() is mine
 """)
 
 
-@pytest.mark.parametrize("how", ["registry.adapter('oldtoylib')", "sk.wrap(oldtoylib.Stream())"])
-def test_a_plugin_for_another_contract_is_named_with_both_versions(program, how):
-    program(f"""
+def test_a_plugin_for_another_contract_is_named_with_both_versions(program):
+    program("""
 import oldtoylib
-try:
-    {how}
-except sk.StreamKitError as error:
+for call, what in ((registry.adapter, "oldtoylib"), (sk.wrap, oldtoylib.Stream())):
+    error = raised(sk.StreamKitError, call, what)
     for part in ("'oldtoylib'", "streamkit_oldtoylib", "99", "1", "Install"):
         assert part in str(error), (part, error)
-else:
-    raise AssertionError("no error")
 """)
 
 
@@ -213,13 +208,9 @@ assert registry.adapter("toylib").api == 1
 def test_a_plugin_whose_library_is_missing_says_so(program):
     program(
         """
-try:
-    registry.adapter("toylib")
-except sk.BackendNotInstalledError as error:
-    assert "'toylib'" in str(error) and "blocked by the test" in str(error), error
-    assert error.name == "toylib"
-else:
-    raise AssertionError("no error")
+error = raised(sk.BackendNotInstalledError, registry.adapter, "toylib")
+assert "'toylib'" in str(error) and "blocked by the test" in str(error), error
+assert error.name == "toylib"
 """,
         blocked=["toylib"],
     )
@@ -231,11 +222,7 @@ import types
 sys.modules["toylib"] = types.ModuleType("toylib")
 stream = type("Stream", (), {"__module__": "toylib", "number": 64})()
 for obj in (stream, object(), 5):
-    try:
-        sk.wrap(obj)
-    except TypeError:
-        continue
-    raise AssertionError(f"{obj} was taken")
+    raised(TypeError, sk.wrap, obj)
 """)
 
 
@@ -253,18 +240,11 @@ def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: empty-adapter\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[streamkit.backends]\nempty = empty_adapter\n")
-    python(
+    program(
         """
-import streamkit as sk
-from streamkit._queues import loaded_libraries  # the public calls need a device
-from streamkit._queues import registry  # the public calls need a device
-try:
-    registry.adapter("empty")
-except sk.BackendNotInstalledError as error:
-    for part in ("'empty'", "empty_adapter", "extract", "borrow"):
-        assert part in str(error), (part, error)
-else:
-    raise AssertionError("no error")
+error = raised(sk.BackendNotInstalledError, registry.adapter, "empty")
+for part in ("'empty'", "empty_adapter", "extract", "borrow"):
+    assert part in str(error), (part, error)
 """,
-        path=[tmp_path],
+        more=[tmp_path],
     )

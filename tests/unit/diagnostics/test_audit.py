@@ -18,7 +18,6 @@ from streamkit.diagnostics.recording.operations import (  # reports are made up 
     AuditedQueue,
     Operation,
 )
-from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -48,16 +47,6 @@ def test_functions_are_recorded_with_their_names_queues_and_places(stream, other
     assert [one.place for one in report.work] == [0, 1, 2]
     assert {queue.id for queue in report.queues} == {stream.id, other.id}
     assert report.unfinished == 0
-
-
-def test_the_end_waits_until_everything_has_run(stream, other, hold):
-    gate = hold(stream)
-    with sk.audit() as report:
-        stream.submit(first)
-        other.wait(stream)
-        other.submit(second)
-        threading.Timer(0.1, gate.open).start()
-    assert [one.name for one in report.work] == ["first", "second"]
 
 
 def test_the_end_waits_for_every_stream(stream, other, hold):
@@ -230,14 +219,6 @@ def test_inside_a_scope_of_a_host_stream_it_waits_for_the_others(stream, other, 
             threading.Timer(0.1, gate.open).start()
         assert [one.name for one in report.work] == ["first", "second"]
         assert report.unfinished == 1, "what another thread gave runs after the body"
-
-
-def test_under_the_adversarial_scheduler(stream, other):
-    with adversarial(3), sk.audit() as report:
-        stream.submit(first)
-        other.wait(stream)
-        other.submit(second)
-    assert [one.name for one in report.work] == ["first", "second"]
 
 
 def test_a_function_that_fails_is_recorded_and_its_error_kept_for_sync(stream):

@@ -68,14 +68,6 @@ def test_a_kernel_module_without_its_library_as_in_a_bare_container(look, tmp_pa
     assert "--gpus all" in found.remedy
 
 
-@on_linux
-def test_a_library_that_is_empty_as_images_have_it(look):
-    (found,) = look("/usr/lib/libcuda.so.1: file too short")
-    assert found.code == "driver-fails"
-    assert "/usr/lib/libcuda.so.1: file too short" in found.what
-    assert "Remove that file" in found.remedy
-
-
 def test_a_file_that_is_no_driver_though_it_loads(look, tmp_path, monkeypatch):
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 0 08:01 5   /opt/cuda/lib64/stubs/libcuda.so.1\n")
@@ -218,11 +210,6 @@ print(toolkit.has("stdc++", 7, 6))
 
 
 # -- the errors that lead there -------------------------------------------------------------------
-
-
-def test_the_error_for_a_missing_device_names_the_doctor(no_driver):
-    with pytest.raises(sk.NoDeviceError, match="'streamkit doctor' looks for the cause"):
-        sk.new_stream("cuda")
 
 
 @pytest.mark.parametrize(("value", "is_told"), [("", True), ("-1", True), (None, False)])

@@ -121,18 +121,6 @@ def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
     assert race.fix == "both are in the graph that is node 3: order them where it is captured"
 
 
-def test_a_graph_inside_lies_between_what_comes_before_and_after_it(monkeypatch):
-    outer, inner = 1, 2
-    nodes = {outer: (["fill", inner, "fill"], [(0, 1), (1, 2)]), inner: (["fill", "fill"], [])}
-    use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
-    monkeypatch.setattr(cuda_graphs, "_nodes", nodes.__getitem__)
-    monkeypatch.setattr(cuda_graphs, "_kind", lambda node: "graph" if node == inner else "memset")
-    monkeypatch.setattr(cuda_graphs, "_uses", lambda *_: (use,))
-    monkeypatch.setattr(cuda_graphs, "ask", lambda _, node: node)
-    races, _ = races_of(*cuda_graphs.work(outer), [], [])
-    assert [(race.count, race.first.node, race.second.node) for race in races] == [(1, 1, 1)]
-
-
 def test_each_node_of_graphs_in_graphs_has_its_own_uses_and_order(monkeypatch):
     """And the place, in the outermost graph, of the node that holds it."""
     outer, inner, innermost = 1, 2, 3

@@ -11,7 +11,6 @@ import pytest
 
 import streamkit as sk
 from streamkit import types
-from streamkit.testing import adversarial
 
 pytestmark = pytest.mark.quick
 
@@ -52,30 +51,12 @@ def test_its_error_is_raised_and_not_reported(stream, reported):
     assert reported == []
 
 
-def test_the_error_of_the_work_before_is_raised(stream):
-    async def main():
-        stream.submit(lambda: 1 / 0)
-        await stream.then(int)
-
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(main())
-    with pytest.raises(ZeroDivisionError):
-        stream.sync()
-
-
 def test_an_error_that_would_end_a_generator_is_told(stream):
     async def main():
         await stream.then(next, iter(()))
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         asyncio.run(asyncio.wait_for(main(), LONG))
-
-
-def test_many_are_gathered_in_their_order(stream, other):
-    async def main():
-        return await asyncio.gather(*(s.then(int, n) for n in range(9) for s in (stream, other)))
-
-    assert asyncio.run(main()) == [n for n in range(9) for _ in range(2)]
 
 
 def test_several_tasks_await_one(stream, hold):
@@ -185,17 +166,6 @@ def test_it_needs_a_running_loop(stream, hold):
 
 
 # -- under the tools ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_under_the_scheduler(seed):
-    async def main():
-        stream, log = sk.new_stream("cpu"), []
-        stream.submit(log.append, 1)
-        return await stream.then(lambda: [*log, 2])
-
-    with adversarial(seed):
-        assert asyncio.run(main()) == [1, 2]
 
 
 @pytest.mark.parametrize("is_awaited", [True, False])

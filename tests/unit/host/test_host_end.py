@@ -299,14 +299,3 @@ def test_a_report_counts_what_it_does_not_show(monkeypatch, count, rest):
     monkeypatch.setattr(sys, "unraisablehook", lambda report: told.append(str(report.exc_value)))
     reports.report_dropped(["print"] * count)
     assert told == [f"the program ended before this had run: print; print; print; print{rest}"]
-
-
-def test_many_that_are_dropped_are_one_report():
-    returned, out, err = interrupted("""
-        s.submit(lambda: (wait_for_the_end(), os.write(1, b"now\\n"), threading.Event().wait()))
-        for number in range(100):
-            s.submit(print, number)
-    """)
-    assert (returned, out) == (0, "")
-    assert err.count("work that was dropped") == 1
-    assert "and 97 more" in err

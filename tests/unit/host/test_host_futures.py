@@ -14,15 +14,9 @@ import streamkit as sk
 from streamkit._queues import registry  # a library is played
 from streamkit._support import futures  # how often it looks at a loop
 from streamkit.protocols import LibraryWork
-from streamkit.testing import adversarial
 from support.queues import LONG, eventually, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
-
-
-@pytest.fixture
-def stream():
-    return sk.new_stream("cpu")
 
 
 def submitted(stream, future):
@@ -230,16 +224,6 @@ def test_a_loop_that_is_closed_is_told(stream, monkeypatch):
 
 
 # -- elsewhere --------------------------------------------------------------------------------
-
-
-def test_under_the_scheduler_work_stays_after_the_future():
-    for seed in range(10):
-        with adversarial(seed):
-            first, second, log = sk.new_stream("cpu"), sk.new_stream("cpu"), []
-            second.wait(first.then(log.append, 1))
-            second.submit(log.append, 2)
-            second.sync()
-            assert log == [1, 2]
 
 
 def test_wrap_tells_what_to_do_with_a_future():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,7 +14,7 @@ import pytest
 import streamkit as sk
 from support.garbage import no_collections
 from support.keepalive import Thing, array, capsule, thing
-from support.programs import needs_fork
+from support.programs import needs_fork, run_program
 from support.queues import LONG, eventually, together, within
 
 pytestmark = pytest.mark.portable
@@ -217,7 +214,7 @@ def test_keep_returns_at_once(stream, hold):
 # -- the process ------------------------------------------------------------------------------
 
 PROGRAM = """
-import atexit, os, sys, threading, warnings
+import atexit, os, sys, threading
 import streamkit as sk
 from streamkit._support import reports  # the end of a program, which is shortened
 
@@ -246,14 +243,7 @@ def held(stream):  # by a thread that ends with the process
 
 
 def run(program):
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(program)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_program(PROGRAM + textwrap.dedent(program))
 
 
 def test_at_exit_what_is_needed_stays_and_what_is_not_goes():
@@ -283,7 +273,6 @@ def test_a_forked_child_lets_go_of_nothing_that_is_needed():
     done = run("""
         stream.submit(gate.wait)
         stream.keep(Ends("parent"))
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
         child = os.fork()
         if child == 0:
             sk.new_stream("cpu")

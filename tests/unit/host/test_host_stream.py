@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import threading
 
 import pytest
@@ -105,19 +103,6 @@ def test_it_is_not_taken_for_an_index(stream):
         [][stream]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_an_event_is_not_copied(copied):
-    for event in (sk.new_event(device="cpu"), sk.new_stream("cpu").record()):
-        with pytest.raises(TypeError, match="Make a stream in each process"):
-            copied(event)
-
-
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_it_cannot_be_copied(stream, copied):
-    with pytest.raises(TypeError):
-        copied(stream)
-
-
 # -- refusals ---------------------------------------------------------------------------------
 
 
@@ -194,11 +179,6 @@ def test_closing_twice_is_nothing(stream):
     assert stream.closed
 
 
-def test_close_returns_while_the_queue_is_held(stream, hold):
-    hold(stream)
-    within(stream.close)
-
-
 def test_events_outlive_close(stream, hold):
     gate = hold(stream)
     event = stream.record()
@@ -267,11 +247,3 @@ def test_a_per_thread_stream_belongs_to_its_thread(use):
     mine, here = sk.per_thread_stream("cpu"), threading.get_ident()
     with pytest.raises(sk.ScopeError, match=str(here)):
         within(lambda: use(mine))
-
-
-@pytest.mark.parametrize("device", ["cpu"])
-def test_a_new_event_is_on_the_host(device):
-    event = sk.new_event(device=device)
-    assert isinstance(event, HostEvent)
-    assert event.device == "cpu"
-    assert not event.closed

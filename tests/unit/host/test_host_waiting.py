@@ -16,7 +16,6 @@ import pytest
 import streamkit as sk
 from streamkit._streams.then import HostThenCalls  # another thread comes between
 from streamkit.testing import adversarial, for_seeds
-from support.contention import contended, logged
 from support.garbage import its_thread_ran_again
 from support.programs import needs_fork, python, run_program
 from support.queues import (
@@ -30,24 +29,6 @@ from support.queues import (
 )
 
 pytestmark = pytest.mark.portable
-
-
-@pytest.fixture
-def stream():
-    return sk.new_stream("cpu")
-
-
-@pytest.fixture
-def hold():
-    gates = []
-
-    def make(stream):
-        gates.append(Gate(stream))
-        return gates[-1]
-
-    yield make
-    for gate in gates:
-        gate.open()
 
 
 async def wait_for(something):
@@ -360,46 +341,6 @@ def test_a_function_waits_for_no_work_that_is_given_while_it_gets_its_place(stre
     assert others[0].result(LONG) == 0
 
 
-def test_functions_may_wait_for_those_of_other_streams():
-    count, all_run = 6, threading.Barrier(6)
-    others = [sk.new_stream("cpu") for _ in range(count)]
-
-    def ask(number):
-        all_run.wait(LONG)
-        return others[number].then(int, number).result(LONG)
-
-    futures = [sk.new_stream("cpu").then(ask, number) for number in range(count)]
-    assert [future.result(LONG) for future in futures] == list(range(count))
-
-
-def test_a_function_may_wait_in_vain_for_another_streams():
-    busy, gate = sk.new_stream("cpu"), threading.Event()
-    slow = busy.then(gate.wait, LONG)
-
-    def ask():
-        with pytest.raises(TimeoutError):
-            slow.result(0.01)
-
-    for _ in range(8):
-        sk.new_stream("cpu").then(ask).result(LONG)
-    gate.set()
-    assert slow.result(LONG)
-
-
-def test_a_function_that_waits_for_a_stream_whose_function_waits_for_another_of_then():
-    middle = [sk.new_stream("cpu") for _ in range(4)]
-    last, all_run = [sk.new_stream("cpu") for _ in range(4)], threading.Barrier(4)
-
-    def ask(number):
-        all_run.wait(LONG)
-        middle[number].submit(lambda: last[number].then(int).result(LONG))
-        middle[number].sync(LONG)
-
-    futures = [sk.new_stream("cpu").then(ask, number) for number in range(4)]
-    for future in futures:
-        future.result(2 * LONG)
-
-
 def test_a_future_that_is_cancelled_ends_the_waits_for_it(stream, hold):
     hold(stream)
     future = stream.then(int)
@@ -414,64 +355,6 @@ def test_a_callback_of_a_future_may_ask_the_future(stream, hold):
     future.add_done_callback(lambda done: seen.append(done.result()))
     gate.open()
     assert eventually(lambda: seen == [5])
-
-
-def test_a_stream_with_many_functions_lets_those_of_others_run_between():
-    streams = [sk.new_stream("cpu") for _ in range(4)]
-    gate, called = threading.Event(), []
-
-    def call(name):
-        time.sleep(0.001)
-        called.append(name)
-
-    futures = [stream.then(gate.wait, LONG) for stream in streams]
-    futures += [stream.then(call, stream.name) for _ in range(50) for stream in streams]
-    futures.append(sk.new_stream("cpu").then(call, "another"))
-    gate.set()
-    for future in futures:
-        future.result(LONG)
-    assert called.index("another") < 50  # before any of them had its last function called
-
-
-# some seconds: threads that only compute hold the GIL as long as Python lets them, as is wanted
-def test_thousands_of_functions_that_allocate_log_and_take_locks():
-    """While other threads hold the GIL in turn. None deadlocks, and all are in order."""
-    streams = [sk.new_stream("cpu") for _ in range(8)]
-    seen = [[] for _ in streams]
-    with contended() as lock, logged() as (logger, text):
-
-        def call(index, number):
-            held = bytearray(1 + number * 7919 % 300_000)
-            with lock:
-                seen[index].append(number)
-            logger.debug("%d allocated %d", number, len(held))
-
-        futures = []
-        for number in range(2_000):
-            stream = streams[number % 8]
-            if number % 50 < 8:
-                stream.submit(sum, range(100))
-            futures.append(stream.then(call, number % 8, number))
-        for future in futures:
-            assert future.result(3 * LONG) is None
-    assert seen == [list(range(index, 2_000, 8)) for index in range(8)]
-    assert {int(line.split()[0]) for line in text.getvalue().splitlines()} == set(range(2_000))
-
-
-def test_a_function_that_runs_keeps_its_thread_to_itself():
-    """Another stream's is called meanwhile, though none was waiting when it was handed over."""
-    out = python("""
-import threading
-import streamkit as sk
-
-a, b, started, go = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event(), threading.Event()
-first = a.then(lambda: started.set() or go.wait(10))
-assert started.wait(10)
-b.then(go.set)
-print(first.result(20))
-print(a.then(lambda: b.then(int, 5).result(10)).result(20))
-""")
-    assert out == "True\n5\n"
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
@@ -540,16 +423,6 @@ def test_a_future_holds_neither_its_function_nor_its_error_in_a_cycle(stream):
         assert eventually(lambda: its_thread_ran_again(stream) and dead() is None)
     finally:
         gc.enable()
-
-
-def test_a_future_is_awaited_too(stream, hold):
-    async def main():
-        gate = hold(stream)
-        future = asyncio.wrap_future(stream.then(int))
-        asyncio.get_running_loop().call_later(0.01, gate.open)
-        assert await asyncio.wait_for(future, LONG) == 0
-
-    asyncio.run(main())
 
 
 def test_without_a_thread_then_says_so_and_leaves_nothing(stream):
@@ -908,17 +781,6 @@ def test_under_an_engine_await_runs_what_it_waits_for(seed):
         asyncio.run(main())
 
 
-def test_under_an_engine_await_raises_the_first_error():
-    async def main():
-        stream = sk.new_stream("cpu")
-        stream.submit(fail, "first")
-        with pytest.raises(RuntimeError, match="first"):
-            await stream
-
-    with adversarial(0):
-        asyncio.run(main())
-
-
 def test_a_missing_await_is_found():
     """The control awaits, and passes under every seed."""
 
@@ -1052,41 +914,6 @@ def test_under_an_engine_a_timeout_of_a_future_is_kept():
 
 
 # -- the process ------------------------------------------------------------------------------
-
-
-def test_host_streams_that_are_not_waited_for_in_these_ways_load_nothing():
-    python("""
-import sys, threading
-import streamkit as sk
-s = sk.new_stream("cpu")
-s.submit(int)
-s.sync()
-loaded = {"asyncio", "concurrent.futures", "ctypes", "streamkit._streams.then",
-          "streamkit._queues.dispatcher"} & set(sys.modules)
-assert not loaded, loaded
-""")
-
-
-@needs_fork
-def test_in_a_forked_child_functions_are_called_by_threads_of_its_own():
-    out = python(
-        """
-import os, sys, threading
-import streamkit as sk
-
-release = threading.Event()
-before = [sk.new_stream("cpu").then(release.wait) for _ in range(6)]
-child = os.fork()
-if child == 0:
-    print(sum(sk.new_stream("cpu").then(int, 1).result(10) for _ in range(6)), flush=True)
-    sys.exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-release.set()
-print(all(future.result(10) for future in before))
-""",
-        options=("-W", "ignore"),
-    )
-    assert out == "6\n0\nTrue\n"
 
 
 @needs_fork

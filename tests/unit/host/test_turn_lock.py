@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 
@@ -24,14 +23,6 @@ def take(lock, me, act):
         act()
     finally:
         lock.remove(me)
-
-
-@pytest.fixture
-def switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def count_up(take):
@@ -57,12 +48,12 @@ def count_up(take):
     return seen[0], 4 * 300
 
 
-def test_one_thread_at_a_time(switching):
+def test_one_thread_at_a_time(eager_switching):
     counted, expected = count_up(take)
     assert counted == expected
 
 
-def test_control_without_turns_counts_are_lost(switching):
+def test_control_without_turns_counts_are_lost(eager_switching):
     counted, expected = count_up(lambda lock, me, act: act())
     assert counted < expected
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from bench import (
-    after_block,
     lateness,
     measurements,
-    stream_rows,
     timing,
 )
 from bench.lateness import Wait
-from bench.timing import Arms, Plan, Row
+from bench.timing import Arms
 from streamkit._cuda import loader  # its calls are counted without a device
 
 # -- the statistics ---------------------------------------------------------------------------
@@ -61,37 +56,6 @@ def test_the_sides_take_turns_between_synchronisations_and_the_first_repeat_is_l
     assert log == [*sides[0], *sides[1], "sync", "clear"] * 2 * 3
 
 
-@pytest.mark.parametrize("collecting", [True, False])
-def test_the_garbage_collector_rests_meanwhile_and_is_then_as_before(collecting):
-    seen = []
-    loop = lambda items: seen.append(gc.isenabled())  # noqa: E731 - short
-    arms = Arms(loop, loop, timing.same(1), timing.same(2))
-    (gc.enable if collecting else gc.disable)()
-    try:
-        timing.take_turns(arms, 1, 1, lambda: None)
-        assert gc.isenabled() is collecting
-        with pytest.raises(TypeError):
-            timing.take_turns(arms, 1, 1, None)
-        assert gc.isenabled() is collecting
-    finally:
-        gc.enable()
-    assert not any(seen)
-
-
-def test_a_plan_gives_its_row(clock, monkeypatch):
-    from contextlib import nullcontext
-
-    plan = Plan("x", "y", 0.5, 0.2, lambda _: nullcontext(arms_of(clock, 5, 20, [])), "z")
-    libraries = SimpleNamespace(
-        torch=SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
-    )
-    times = plan.measure(libraries, 3, 10)
-    assert times == [[5] * 3, [20] * 3]
-    row = plan.row(*times)
-    assert row == Row("x", "y", 5, 20, 0.25, 0.25, 0.25, 0.5, 0.2, "z")
-    assert plan.row(*times, [1, 4, 2]) == replace(row, bare_ns=2)
-
-
 # -- the data ---------------------------------------------------------------------------------
 
 
@@ -114,24 +78,7 @@ def test_a_wait_has_to_be_early_and_may_have_to_leave_the_core(ours, theirs, opt
     assert late.met is met
 
 
-def test_the_lateness_is_the_median_of_the_rounds():
-    rounds = [((10 * n, n), (20 * n, 2 * n)) for n in (1, 2, 9)]
-    late = lateness.summary(Wait("a", "b", (1,), 2.0, None), 1, rounds)
-    found = late.ours_us, late.theirs_us, late.ours_core, late.theirs_core, late.at_most_us
-    assert found == (20, 40, 2, 4, 80)
-    assert late.aim_us is None
-
-
 # -- what a block leaves behind ---------------------------------------------------------------
-
-
-def test_each_row_of_what_a_block_leaves_behind_names_a_block_that_there_is():
-    found = [plan for plan in stream_rows.PLANS if isinstance(plan, after_block.AfterBlock)]
-    assert {plan.block for plan in found} == {*after_block.BLOCKS}
-    assert all(plan.block in plan.name for plan in found)
-    for block in after_block.BLOCKS.values():  # on the host
-        with block():
-            pass
 
 
 # -- counting, and the import -----------------------------------------------------------------
@@ -179,28 +126,3 @@ def test_every_driver_call_is_counted(bindings, monkeypatch, extra, other):
     assert (a._queue.core, b._queue.core) == cores
     assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
     assert count.met is (other == 0)
-
-
-@pytest.mark.parametrize(("strays", "met"), [(0, True), (1, False)])
-def test_what_a_scope_does_beside_its_body_is_counted(monkeypatch, strays, met):
-    entered = []
-
-    @contextlib.contextmanager
-    def audit():
-        before = len(entered)
-        report = SimpleNamespace(work=[], waits=[1] * strays, synchronisations=[])
-        yield report
-        entered.append(len(entered) - before)
-
-    class Stream:
-        def __enter__(self):
-            entered.append(self)
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(measurements.sk, "audit", audit)
-    count = measurements.count_extra(Stream(), Stream(), scopes=3)
-    assert entered.pop() == 2 * 3 * 2  # and each once before, to make its views
-    assert count.found == {"GPU work": 0, "waits": strays, "host synchronisations": 0}
-    assert count.met is met

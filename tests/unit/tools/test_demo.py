@@ -29,12 +29,6 @@ def test_the_result_is_right_and_every_stage_ran_on_the_one_queue(result):
     assert result["notes"] == ["There is no GPU: the stages ran on a host stream."]
 
 
-def test_it_says_what_comes_next_and_how_much_is_done(no_driver):
-    told = []
-    demo.run(libraries=(), progress=lambda *step: told.append(step))
-    assert told == [("import the libraries", 0, 2), ("run the stages", 1, 2)]
-
-
 def test_the_reference_is_what_the_stages_promise(monkeypatch):
     monkeypatch.setattr(demo, "SIZE", (3, 2))
     monkeypatch.setattr(demo, "STAGES", {"make": (4,), "stretch": (50.0,), "blur": ()})

@@ -166,11 +166,6 @@ def test_a_record_made_elsewhere_is_merged(suite):
     assert suite.evidence("--check")[0] == HOLDS
 
 
-def test_where_what_reads_the_pages_is_not_installed_nothing_can_be_told(suite):
-    suite.write("bare/markdown_it.py", "raise ModuleNotFoundError('none')")
-    assert suite.evidence("--check", PYTHONPATH="bare")[0] == CANNOT_TELL
-
-
 BOTH = ["test_a.py", "test_races.py"]
 
 
@@ -218,37 +213,7 @@ def test_a_record_of_this_source_is_not_replaced_by_one_of_another(old, new, kep
     assert (made["files"]["a"]["run"], list(made["runs"])) == (kept, [kept])
 
 
-@pytest.mark.parametrize(("reaches", "passed"), [("now", 2), ("old", 1)])
-def test_what_an_earlier_run_of_the_same_source_shows_stays(reaches, passed):
-    old = record("first", reaches, x="passed", y=CONSUMER, z="passed")
-    new = record("second", x=CONSUMER, y=CONSUMER, z="passed")
-    (made,) = evidence.merged(old, new, {"a": "now"})["files"].values()
-    lacking = ["y"] if reaches == "now" else ["x", "y"]
-    assert (made["passed"], made["others"]) == (passed, {CONSUMER: lacking})
-    assert made["earlier"] == ({"x": "first"} if reaches == "now" else {})
-
-
-def test_a_case_that_crashed_its_process_has_failed_though_it_passed_the_next_time():
-    cases = evidence.Cases()
-    for outcome in ("failed", "passed"):
-        report = pytest.TestReport("gpu/test_x.py::y", ("", 0, ""), {}, outcome, None, "call")
-        cases.pytest_runtest_logreport(report)
-    assert cases.outcomes == {"test_x.py": {"y": "failed"}}
-
-
 # -- what a file reaches ----------------------------------------------------------------------
-
-
-def test_the_graph_tests_reach_the_graphs_and_no_races():
-    found = {path.name: str(path.relative_to(ROOT)) for path in evidence.files().values()}
-    graphs = [path for name, path in found.items() if name.startswith("test_graph")]
-    assert len(graphs) >= 8
-    for test in [*graphs, found["test_races.py"]]:
-        reached = meaning.reached(test)
-        has_races = any("races/" in name for name in reached)
-        assert has_races is test.endswith(("test_graph_races.py", "test_races.py"))
-        assert "streamkit/_graphs/graph.py" in reached or test not in graphs
-        assert "tests/support/gpu/raw.py" in reached
 
 
 def test_what_a_program_loads_is_what_it_reaches(tmp_path):

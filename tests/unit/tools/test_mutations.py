@@ -52,24 +52,20 @@ def test_the_list_is_short_and_names_each_fault_once_and_why():
 # -- the command, on a small tree -------------------------------------------------------------
 
 SOURCE = """
-class Sums:
-    def add(self, one, two):
-        return one + two
-
-    def twice(self, one):
-        return one + one
+def add(one, two):
+    return one + two
 """
 TESTS = """
-from streamkit.sums import Sums
+from streamkit.sums import add
 
 def test_add():
-    assert Sums().add(1, 2) == 3
+    assert add(1, 2) == 3
 
-def test_twice_of_nothing():
-    assert Sums().twice(0) == 0
+def test_add_nothing():
+    assert add(1, 0) == 1
 
 def test_that_fails():
-    assert Sums().add(1, 2) == 4
+    assert add(1, 2) == 4
 """
 
 
@@ -89,27 +85,20 @@ def tree(tmp_path, monkeypatch):
     return tmp_path / "tree"
 
 
-def entry(name, old="one + two", new="one - two", test="test_add", where="add"):
+def entry(name, old="one + two", test="test_add"):
     tests = (f"tests/unit/test_sums.py::{test}",)
-    return listed.Listed(name, "sums are wrong", where, old, new, tests)
+    return listed.Listed(name, "sums are wrong", "add", old, "one - two", tests)
 
 
-def test_each_listed_fault_has_to_be_caught_by_its_tests(tree, monkeypatch, capsys):
-    monkeypatch.setattr(copies, "LIMIT", 5)  # for what ends by itself, also on a busy machine
+def test_each_listed_fault_has_to_be_caught_by_its_tests(tree, capsys):
     before = {path: path.read_text() for path in tree.rglob("*.*")}
-    assert run.try_listed([entry("first", where="Sums.add")], tree, 1)
-    survives = entry("second", "one + one", "one * one", "test_twice_of_nothing", "twice")
-    others = [
-        entry("third", "one * two"),
-        entry("fourth", where="dd"),
-        entry("fifth", new="one +"),
-        entry("sixth", "return", "while True: pass  #"),
-    ]
-    assert not run.try_listed([entry("first"), survives, *others], tree, 2)
+    assert run.try_listed([entry("first")], tree, 1)
+    others = [entry("second", test="test_add_nothing"), entry("third", "one * two")]
+    assert not run.try_listed([entry("first"), *others], tree, 2)
     out = capsys.readouterr().out
     assert re.search(r"^caught .* first  tests/unit/test_sums.py::test_add", out, re.MULTILINE)
     assert re.search(r"^survived .* second  sums are wrong$", out, re.MULTILINE)
-    assert out.endswith("1 caught, 1 survived, 2 does not apply, 1 broken, 1 hung\n")
+    assert out.endswith("1 caught, 1 survived, 1 does not apply\n")
     assert {path: path.read_text() for path in before} == before
 
 

@@ -202,30 +202,6 @@ def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
     )
 
 
-def test_a_test_that_fails_of_itself_names_its_races_too(run):
-    """Because the race may be why it fails."""
-    failing = """
-    import numpy as np
-    import streamkit as sk
-
-    def test_fails_with_a_race():
-        a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
-        a.submit(np.copyto, x, 7)
-        b.submit(np.add, x, 1, x)
-        a.sync(), b.sync()
-        assert x[0] == 0
-
-    def test_fails_without_one():
-        assert "without" == "a race"
-    """
-    result = run(failing, "--streamkit-races")
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        ["*assert*[78].0* == 0", "*--streamkit-races: 1 race found.", "*b.wait(a) before line 7"]
-    )
-    assert result.stdout.str().count("--streamkit-races: ") == 1
-
-
 @pytest.mark.parametrize(
     ("ends", "outcome"),
     [

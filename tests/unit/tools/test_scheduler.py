@@ -206,16 +206,6 @@ def test_a_pair_of_seeds_tries_both_orders_of_what_comes_first():
         assert {order(even, program), order(even + 1, program)} == {("a", "b"), ("b", "a")}
 
 
-def test_one_stream_keeps_its_order():
-    def program(log):
-        stream = sk.new_stream("cpu")
-        for number in range(20):
-            stream.submit(log.append, number)
-
-    for seed in range(50):
-        assert order(seed, program) == tuple(range(20))
-
-
 # -- when -------------------------------------------------------------------------------------
 
 
@@ -340,22 +330,6 @@ def test_blocks_nest():
 # -- scopes -----------------------------------------------------------------------------------
 
 
-def test_a_body_runs_in_its_turn():
-    def program():
-        stream, seen = sk.new_stream("cpu"), []
-        stream.submit(seen.append, 1)
-        with stream:
-            assert seen == [1]
-            stream.submit(seen.append, 2)
-            assert seen == [1, 2]
-        stream.submit(seen.append, 3)
-        assert seen == [1, 2]
-        stream.sync()
-        assert seen == [1, 2, 3]
-
-    for_seeds(program, 20)
-
-
 def test_a_body_may_wait_for_other_streams():
     def program():
         stream, other, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
@@ -405,18 +379,6 @@ def test_it_is_not_entered_inside_a_host_streams_scope(seed):
 
 def fail(text):
     raise RuntimeError(text)
-
-
-def test_sync_raises_the_first_error_once(seed, reported):
-    with adversarial(seed):
-        stream, seen = sk.new_stream("cpu"), []
-        stream.submit(fail, "first")
-        stream.submit(fail, "second")
-        stream.submit(seen.append, 1)
-        with pytest.raises(RuntimeError, match="first"):
-            stream.sync()
-        stream.sync()
-        assert seen == [1]
 
 
 def test_the_end_of_the_block_raises_an_error_that_no_sync_raised(seed):
