@@ -1,7 +1,7 @@
 """StreamKit: one ordered queue for PyTorch, CuPy, Warp and CUDA Python.
 
-It takes any library's CUDA stream, converts it to every other library's own stream class, orders
-work between streams, and makes all libraries work on one queue:
+StreamKit takes any library's CUDA stream, converts it to every other library's own stream class,
+orders work between streams, and makes all libraries work on one queue:
 
     import streamkit as sk
 
@@ -64,7 +64,7 @@ _LATER = {  # loaded at first use: not every program needs them
     "share": "streamkit.processes.leases",
 }
 
-_ELSEWHERE = {  # what this module had, or is thought to have, and the module that has it
+_ELSEWHERE = {  # names that users may look for here, and the module that has each
     "ArrayToken": "processes",
     "CudaEvent": "types",
     "CudaGraph": "types",

@@ -53,7 +53,7 @@ class DriverError(StreamKitError, RuntimeError):
         call: The function of the driver. It is an attribute too, as the next two are.
         name: CUDA's name of the error.
         code: CUDA's number of the error.
-        advice: What the message says to do; None for the advice that fits the code.
+        advice: The remedy in the message; None for the advice that fits the code.
     """
 
     def __init__(self, call: str, name: str, code: int, advice: str | None = None) -> None:
@@ -96,8 +96,8 @@ class CaptureError(StreamKitError, RuntimeError):
 
 
 class ForkedProcessError(StreamKitError, RuntimeError):
-    """What is used belongs to the process from which this one was forked.
+    """An object was used that belongs to the process from which this one was forked.
 
-    That is CUDA, if it was initialised before the fork; a host stream of the parent, or an event of
-    one; or a future of ``then`` that was pending at the fork.
+    Such an object is CUDA, if it was initialised before the fork; a host stream of the parent, or
+    an event of one; or a future of ``then`` that was pending at the fork.
     """

@@ -1,7 +1,4 @@
-"""What a ``device`` argument names.
-
-It is None, "cpu", "cuda", "cuda:N", an ordinal or a library's device.
-"""
+"""The values of ``device``: None, "cpu", "cuda", "cuda:N", an ordinal or a library's device."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ def parse(device: object) -> int | str | None:
         return None
     if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return device
-    # compared as text: warp's "==" asks CUDA, an array's answers with an array, and a tensor's
-    # text would wait for it; torch.device and wp.Device print themselves in this form
+    # compared as text, because Warp's "==" asks CUDA and that of arrays returns an array; only a
+    # device's text, in this form for torch and Warp: that of a CUDA tensor would wait for its work
     is_text = isinstance(device, str) or type(device).__name__.lower() == "device"
     text = str(device) if is_text else ""
     match = _CUDA_DEVICE.fullmatch(text)
@@ -36,7 +33,7 @@ def parse(device: object) -> int | str | None:
 
 
 def is_device(obj: object) -> bool:
-    """Whether it names a device, in a place for something else."""
+    """Whether an object given in another argument's place names a device."""
     try:
         return parse(obj) is not None or obj == "cuda"
     except ValueError:
@@ -44,7 +41,7 @@ def is_device(obj: object) -> bool:
 
 
 def on_host(device: object) -> bool:
-    """Whether a new or default stream is the host's: named so, or there is no CUDA device."""
+    """Whether a new or default stream is the host's: named "cpu", or there is no CUDA device."""
     return parse(device) == "cpu" or (device is None and not driver.is_present())
 
 

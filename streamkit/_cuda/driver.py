@@ -1,9 +1,8 @@
-"""Every call to the CUDA driver, and every error code turned into DriverError.
+"""Calls of the CUDA driver for devices, contexts and streams; each error code is a DriverError.
 
-Nothing here is called at import: the driver is loaded by the first call that needs it. Handles,
-contexts and events are plain ints, or the bindings' own objects of them. A handle is one the driver
-may see: 1 for the legacy stream, never 0, whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM
-changes.
+The driver is loaded by the first call that needs it, never at import. Handles, contexts and events
+are plain ints, or the bindings' objects of them. The legacy stream's handle is 1 here, never 0,
+whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM changes.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ _NOT_READY = 600
 _CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
+_EXCHANGE = "cuThreadExchangeStreamCaptureMode"
 
 _lock = new_lock()
 _primary: dict[int, int] = {}  # device -> its primary context, retained for the process's life
 device_of: dict[int, int] = {}
-"""The device of each primary context that was asked for."""
+"""The device of each primary context in use here."""
 
 private_streams: list[tuple[int, int]] = []
 """The context and handle of each stream that only StreamKit uses; an audit does not show these."""
@@ -52,20 +52,20 @@ def is_present() -> bool:
 
 
 def is_available() -> bool:
-    """Return ``is_present``, but False in the child of a process that had initialised CUDA."""
+    """Whether ``is_present``, and this is no child of a process that had initialised CUDA."""
     try:
         return not loader.is_forked and is_present()
-    except errors.ForkedProcessError:  # another library had, so only the driver could tell
+    except errors.ForkedProcessError:  # another library had initialised it: only the driver knows
         return False
 
 
 def error(call: str, code: int) -> errors.DriverError:
-    """Return the error of a call that answered this code."""
+    """Return the error of a call that returned this code."""
     return loader.error(loader.cu, call, code)
 
 
 def ask(call: str, *arguments: object) -> Any:
-    """Call the driver; return its one answer, a tuple of several, or None."""
+    """Call the driver; return its one result, a tuple of several, or None."""
     code, *answers = getattr(loader.cu, call)(*arguments)
     if code:
         raise error(call, code)
@@ -81,7 +81,7 @@ def device_count() -> int:
 
 
 def device_name(device: int) -> str:
-    """Return what the driver calls a device; no context is made for it."""
+    """Return the driver's name of a device; makes no context."""
     name: bytes = ask("cuDeviceGetName", 256, device)
     return name.partition(b"\0")[0].decode(errors="replace")
 
@@ -95,7 +95,7 @@ def current_context() -> int:
 
 
 def has_context(context: int) -> bool:
-    """Whether it is this thread's current one; asking does not give the GIL to another thread."""
+    """Whether this context is the thread's current one; no other thread gets the GIL meanwhile."""
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     found = ctypes.c_void_p()
@@ -133,13 +133,13 @@ class in_context:  # noqa: N801 - used as a function
 
 
 def call_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what a call returns that is made as inside ``in_context``."""
+    """Make a call inside ``in_context``, and return its result."""
     with in_context(context):
         return call(*arguments, **options)
 
 
 def ensure_in(context: int, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Do what ``call_in`` does, for a call that leaves current what is current already."""
+    """Make a call as ``call_in`` does, if the call changes no context that is current already."""
     if current_context() == context:
         return call(*arguments, **options)
     return call_in(context, call, *arguments, **options)
@@ -191,7 +191,7 @@ def default_context() -> int:
     """Return the context to restore in a thread that had none: of several devices, device 0's.
 
     Without a context, a runtime that was on another device says that it still is, and launches on
-    device 0. It is 0, none, until something uses device 0, whose context costs memory.
+    device 0. The answer is 0, for none, until something uses device 0, whose context costs memory.
     """
     return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
 
@@ -237,12 +237,12 @@ def stream_context(stream: int) -> tuple[int, int, bool]:
 
 
 def stream_id(stream: int) -> int:
-    """Return the id that is never reused. Invalidates a capture on ``stream``: ask that first."""
+    """Return the id, which is never reused. Ask first if the stream captures: this ends that."""
     return int(ask("cuStreamGetId", stream))
 
 
 def id_outside_capture(stream: Any) -> int | None:
-    """Return ``stream_id``, or None, unasked, if the stream captures."""
+    """Return ``stream_id``; None, without asking for it, if the stream captures."""
     cu = loader.cu
     code, status = cu.cuStreamIsCapturing(stream)
     if code:
@@ -258,7 +258,7 @@ def id_outside_capture(stream: Any) -> int | None:
 def legacy_id() -> int:
     """Return the id of the legacy stream of the current context.
 
-    Refused while any blocking stream captures, for asking would invalidate that capture.
+    CaptureError while any blocking stream captures, because asking would invalidate that capture.
     """
     if capture_id(LEGACY) is not None:
         raise errors.CaptureError(
@@ -271,10 +271,10 @@ def legacy_id() -> int:
 
 @functools.cache
 def null_stream(context: int) -> int:
-    """Return which stream a 0 is to the bindings, and to all that call through them: 0 or 2.
+    """Return 0 if a handle 0 is the legacy stream to the bindings, 2 if the per-thread one.
 
-    They read a variable with their first call, and those before 12.9.7 and 13.3 take a "0" in it
-    for yes. So StreamKit asks the driver through them, in a way that ends no capture.
+    The bindings read a variable with their first call, and those before 12.9.7 and 13.3 take a "0"
+    in it for yes. So StreamKit asks the driver through the bindings, which ends no capture.
     """
     with in_context(context):
         if capture_id(LEGACY) is None:
@@ -285,7 +285,7 @@ def null_stream(context: int) -> int:
 
 
 def stream_is_nonblocking(stream: int) -> bool:
-    """Return the stream's flag. Invalidates a capture on ``stream``: ask that first."""
+    """Return the stream's flag. Ask first if the stream captures: this would end the capture."""
     code, flags = loader.cu.cuStreamGetFlags(stream)  # not by ``ask``: in each first ``wrap``
     if code:
         raise error("cuStreamGetFlags", code)
@@ -307,16 +307,16 @@ def capture_id(stream: int) -> int | None:
 
 
 def end_broken_capture(stream: int) -> None:
-    """End the capture that began on this stream if it is broken; a fork and a whole one stay.
+    """End the capture that began on this stream if it is broken; leave a fork and a whole one.
 
-    Legal in any thread. To end a whole one on its fork would break it.
+    Legal in any thread. To end a whole capture on its fork would break the capture.
     """
     if int(ask("cuStreamIsCapturing", stream)) == _CAPTURE_BROKEN:
         loader.cu.cuStreamEndCapture(stream)  # returns that it was broken, or began elsewhere
 
 
 def active_capture_id(stream: Any) -> int:
-    """Return the id of the capture that goes on on this stream."""
+    """Return the id of the capture in which this stream takes part."""
     return int(ask("cuStreamGetCaptureInfo", stream)[1])
 
 
@@ -326,59 +326,44 @@ class beside_captures:  # noqa: N801 - used as a function
     __slots__ = "_exchange", "_mode"
 
     def __init__(self) -> None:
-        self._exchange, self._mode = _exchange_for_relaxed()
+        loader.cu.cuThreadExchangeStreamCaptureMode  # noqa: B018 - loads, or refuses a forked child
+        self._exchange, kind = _exchange()
+        self._mode = kind(_RELAXED)  # the call exchanges this with the thread's mode
 
     def __enter__(self) -> None:
         code = self._exchange(self._mode)
         if code:
-            if self._mode[0] != _RELAXED:  # it is done, and the code is that of earlier work
+            if self._mode[0] != _RELAXED:  # exchanged all the same: the code is of earlier work
                 self._exchange(self._mode)
-            raise _exchange_error(code)
+            raise error(_EXCHANGE, code)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         code = self._exchange(self._mode)
         if code:
             self._exchange(self._mode)  # the code can be that of earlier work
-            messages.raise_or_note(_exchange_error(code), error)
+            messages.raise_or_note(loader.error(loader.cu, _EXCHANGE, code), error)
 
 
 def call_beside_captures(call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what a call returns that is made as inside ``beside_captures``."""
+    """Make a call inside ``beside_captures``, and return its result."""
     with beside_captures():
         return call(*arguments, **options)
 
 
 def relax() -> None:
     """Allow a thread of StreamKit's for ever what ``beside_captures`` allows for a block."""
-    exchange, mode = _exchange_for_relaxed()
-    code = exchange(mode)
-    if code:
-        raise _exchange_error(code)
-
-
-def _exchange_for_relaxed() -> tuple[Callable[[Any], int], Any]:
-    """Return the call that exchanges this thread's mode for that in its argument; and the latter.
-
-    It writes the former mode there.
-    """
-    loader.cu.cuThreadExchangeStreamCaptureMode  # noqa: B018 - loads, or refuses a forked child
-    exchange, kind = _exchange()
-    return exchange, kind(_RELAXED)
+    beside_captures().__enter__()  # and never leave the block
 
 
 @functools.cache
 def _exchange() -> tuple[Callable[[Any], int], Any]:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    return loader.with_gil("cuThreadExchangeStreamCaptureMode"), ctypes.c_int * 1
-
-
-def _exchange_error(code: int) -> errors.DriverError:
-    return error("cuThreadExchangeStreamCaptureMode", code)
+    return loader.with_gil(_EXCHANGE), ctypes.c_int * 1
 
 
 def stream_done(stream: int) -> bool:
-    """Return whether the stream is idle; an error on it raises."""
+    """Whether the stream is idle; an error of its work raises."""
     return call_beside_captures(query, stream)
 
 
@@ -390,22 +375,8 @@ def query(stream: int) -> bool:
     return not code
 
 
-# -- handles that name an event or memory to another process -----------------------------------
-
-
 def handle_bytes(handle: Any) -> bytes:
-    """Return what is in CUDA's handle, of which the bindings have no attribute since 13.4."""
-    return bytes(_contents(handle))
-
-
-def handle_of(kind: Callable[[], Any], data: bytes) -> Any:
-    """Return CUDA's handle of a kind with that in it; ValueError if the size is not its own."""
-    handle = kind()
-    _contents(handle)[:] = list(data)
-    return handle
-
-
-def _contents(handle: Any) -> Any:
+    """Return the bytes of a handle for other processes, which bindings since 13.4 do not show."""
     import ctypes  # noqa: PLC0415 - slow to import, and few programs send handles to others
 
-    return (ctypes.c_ubyte * 64).from_address(handle.getPtr())
+    return ctypes.string_at(handle.getPtr(), 64)

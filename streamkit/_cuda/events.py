@@ -1,7 +1,7 @@
-"""Events: how the driver tells that a stream has come to a point.
+"""Events, by which the driver tells that a stream has come to a point.
 
-The functions on handles call the driver through its bindings. Those named after cuda.core take its
-objects instead, which record and wait at half that cost, and so serve what runs in inner loops.
+The functions on handles call the driver through its bindings. The functions named after cuda.core
+take its objects instead, which record and wait at half that cost, and so serve inner loops.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _lock = new_lock()
 
 
 def create(context: int, *, timing: bool, interprocess: bool = False) -> int:
-    """Create an event in a context: it can be recorded only on streams of that context.
+    """Create an event in a context, on whose streams alone the event can be recorded.
 
-    One that other processes can open has no timing.
+    An event that other processes can open has no timing.
     """
     flags = _TIMING if timing else _NO_TIMING | _INTERPROCESS * interprocess
     return driver.create_in(context, functools.partial(ask, "cuEventCreate", flags), destroy)
 
 
 def destroy(event: int) -> None:
-    """Destroy an event; waits already queued on it still hold."""
+    """Destroy an event; waits that are queued already still hold."""
     ask("cuEventDestroy", event)
 
 
 def exported(context: int, event: int) -> bytes:
-    """Return what opens an event in another process; DriverError if it was not made for that."""
+    """Return the bytes that open an event elsewhere; DriverError if it was not made for that."""
     # any context of the device will do, but without a current one the call fails
     return driver.handle_bytes(driver.call_in(context, ask, "cuIpcGetEventHandle", event))
 
 
 def record(event: int, stream: int, *, external: bool = False) -> None:
-    """Mark the present end of the stream; ``external`` makes it a node of the captured graph."""
+    """Mark the stream's present end; ``external`` makes the record a node of the captured graph."""
     if external:
         ask("cuEventRecordWithFlags", event, stream, _EXTERNAL)
         return
@@ -80,7 +80,7 @@ def query(event: int) -> bool:
 
 @functools.cache
 def _core() -> Any:
-    with _lock:  # a second thread would be given a module that is still being imported
+    with _lock:  # else a second thread could get a module that is still being imported
         try:
             return importlib.import_module("cuda.core")
         except ImportError as error:
@@ -99,26 +99,26 @@ def core_stream(handle: int) -> Any:
 def create_core(context: int, *, timing: bool) -> tuple[int, Any]:
     """Create an event in a context; return its handle, and cuda.core's object that destroys it.
 
-    It can be recorded on streams of that context only (or, of a primary one, its green ones).
-    cuda.core makes events in primary contexts. In another context, in the middle of its import, or
-    where it fails without a reason, there is no object, and the caller destroys the event.
+    The event can be recorded only on streams of that context, or of a green one of its device.
+    cuda.core makes events in primary contexts. In another context, while cuda.core is being
+    imported, or if it fails without a reason, there is no object: the caller destroys the event.
     """
     device = driver.device_of.get(context)
     core: Any = None if device is None else _core()
     event = None
-    # a garbage collection that comes inside its import finds a part of it
+    # a garbage collection inside the import of cuda.core finds a part of that module
     if hasattr(core, "Device") and hasattr(core, "EventOptions"):
         with driver.in_context(context):
             try:
                 maker = core.Device(device)
-                maker.set_current()  # it asks for that, once in each thread
+                maker.set_current()  # cuda.core asks for this, once in each thread
             except Exception as error:
                 raise core_error("cuCtxSetCurrent", error) from error
             try:
                 event = maker.create_event(core.EventOptions(timing_enabled=timing))
-            except Exception:  # noqa: BLE001 - the call of the driver below says why
+            except Exception:  # noqa: BLE001 - the driver's own call below says why
                 event = None
-    # cuda.core's event has none as the interpreter ends, where a destructor may record
+    # cuda.core's event has no handle at the interpreter's end, when a destructor may record
     handle = None if event is None else event.handle
     if handle is None:
         return create(context, timing=timing), None

@@ -34,17 +34,10 @@ class Captured(NamedTuple):
     """A capture as one of its streams sees it."""
 
     is_valid: bool
-    number: int
-    """The id of the capture."""
     graph: int
-    """What was captured so far; the driver's until the capture ends."""
-    after: tuple[Any, ...]
-    """The nodes that the stream's next work depends on."""
-
-    @property
-    def frontier(self) -> frozenset[int]:
-        """The handles of these nodes."""
-        return frozenset(map(int, self.after))
+    """The work captured so far; the driver's until the capture ends."""
+    frontier: frozenset[int]
+    """The handles of the nodes that the stream's next work depends on."""
 
 
 def captured(stream: int) -> Captured | None:
@@ -53,9 +46,9 @@ def captured(stream: int) -> Captured | None:
     if not status:
         return None
     if status != _ACTIVE:
-        return Captured(is_valid=False, number=0, graph=0, after=())
-    _, number, graph, after, *_ = ask("cuStreamGetCaptureInfo", stream)
-    return Captured(True, int(number), int(graph), tuple(after or ()))  # noqa: FBT003 - whole
+        return Captured(is_valid=False, graph=0, frontier=frozenset())
+    _, _, graph, after, *_ = ask("cuStreamGetCaptureInfo", stream)
+    return Captured(is_valid=True, graph=int(graph), frontier=frozenset(map(int, after or ())))
 
 
 def _status(stream: int) -> int:
@@ -63,12 +56,12 @@ def _status(stream: int) -> int:
 
 
 def begin(stream: int, mode: str) -> None:
-    """Let a stream capture what it is given from now on, in one of ``MODES``."""
+    """Let a stream capture the work that it is given from now on, in one of ``MODES``."""
     ask("cuStreamBeginCapture", stream, loader.cu.CUstreamCaptureMode(MODES[mode]))
 
 
 def discard(stream: int) -> None:
-    """End the capture that began on this stream, valid or not, if there is one."""
+    """End the capture that began on this stream, if there is one, and destroy its graph."""
     if _status(stream):
         code, graph = loader.cu.cuStreamEndCapture(stream)
         if not code:
@@ -83,10 +76,10 @@ def count(graph: int) -> int:
 
 
 def ends(graph: int) -> frozenset[int]:
-    """Return the nodes that nothing follows, but for those that only free memory or mark a place.
+    """Return the nodes that nothing follows, except nodes that free memory or handle an event.
 
     NCCL joins its streams by itself, and leaves records of events for its next launch behind. CUDA
-    takes them for joined.
+    takes these records for joined.
     """
     followed = {int(node) for node in _edges(graph)[0]}
     return frozenset(
@@ -102,7 +95,7 @@ def _handles(graph: int) -> list[Any]:
 
 def _edges(graph: int) -> tuple[Any, Any]:
     """Return the node before each edge, and the node after it."""
-    # the first does not know the edges' data of CUDA 12.3
+    # the call without _v2 refuses a graph whose edges have data, which came with CUDA 12.3
     newest = hasattr(loader.cu, "cuGraphGetEdges_v2")
     edges = "cuGraphGetEdges_v2" if newest else "cuGraphGetEdges"
     before, after, *_ = ask(edges, graph, int(ask(edges, graph)[-1]))
@@ -110,9 +103,9 @@ def _edges(graph: int) -> tuple[Any, Any]:
 
 
 def instantiate(graph: int) -> int:
-    """Return an executable of the graph; memory that it leaves allocated is freed at a relaunch.
+    """Return an executable of the graph; a relaunch frees memory that the last run has left.
 
-    Illegal beside a capture, as the executable's end.
+    Illegal beside a capture, as the executable's end is.
     """
     return int(ask("cuGraphInstantiate", graph, _AUTO_FREE_ON_LAUNCH))
 
@@ -123,20 +116,21 @@ def launch(executable: int, stream: int) -> None:
 
 
 def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callable[[], None]]:
-    """Return what queues runs on a stream that is no default one, at the least cost; and its end.
+    """Return a function that queues a run on a created stream at the least cost; and its end.
 
-    The first returns False, and has queued none, if the stream captures, if the driver wants the
-    stream's context to be current, if another thread is in it, as CUDA wants one thread at a time
-    to use an executable, and once the second was called. That one returns when no thread is in it.
+    The function returns False, and queues no run, if the stream captures, if the driver wants the
+    stream's context to be current, if another thread is inside the function, because CUDA wants one
+    thread at a time to use an executable, and once its end was called. The end waits until no
+    thread is inside the function.
     """
     graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
     status = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
     answer = ctypes.byref(ctypes.c_int.from_buffer(status))
-    # not by the bindings, which take as long to make members of enumerations as the launch takes;
+    # not by the bindings, which need as long to make members of enumerations as the launch needs;
     # with arguments that ctypes has converted and ``partial`` has packed already
     ask = functools.partial(loader.with_gil("cuStreamIsCapturing"), target, answer)
     run = functools.partial(loader.without_gil("cuGraphLaunch"), graph, target)
-    free: list[None] = [None]  # empty while a thread is in it
+    free: list[None] = [None]  # empty while a thread is inside
     is_over = False
 
     def relaunch() -> bool:
@@ -174,7 +168,7 @@ class Node(NamedTuple):
     """A node of a graph."""
 
     kind: str
-    """As "kernel", "memcpy", "mem alloc"."""
+    """The driver's word, such as "kernel", "memcpy", "mem alloc"."""
     symbol: str
     """A kernel's symbol, and empty for other nodes."""
 
@@ -196,10 +190,10 @@ def _nodes(graph: int) -> tuple[list[Any], list[tuple[int, int]]]:
 
 
 def node(handle: Any) -> Node:
-    """Return what a node is."""
+    """Return the kind and the symbol of the node with this handle."""
     kind = _kind(handle)
-    called = _called(ask("cuGraphKernelNodeGetParams", handle)) if kind == "kernel" else None
-    return Node(kind, _symbol(*called) if called else "")
+    is_kernel = kind == "kernel"
+    return Node(kind, _symbol(ask("cuGraphKernelNodeGetParams", handle)) if is_kernel else "")
 
 
 def _kind(handle: Any) -> str:
@@ -209,17 +203,17 @@ def _kind(handle: Any) -> str:
 
 
 def _called(parameters: Any) -> tuple[str, int]:
-    """Return how the driver names what a node calls, and its handle."""
+    """Return the driver's word for the kind of function that a node calls, and its handle."""
     function = int(parameters.func)
     return ("Func", function) if function else ("Kernel", int(parameters.kern))
 
 
-def _symbol(sort: str, called: int) -> str:
-    """Return the symbol of a kernel."""
+def _symbol(parameters: Any) -> str:
+    sort, called = _called(parameters)
     return bytes(ask(f"cu{sort}GetName", called)).decode()
 
 
-# -- what the nodes do with memory ----------------------------------------------------------------
+# -- the memory that nodes use --------------------------------------------------------------------
 
 
 class Section(NamedTuple):
@@ -228,28 +222,28 @@ class Section(NamedTuple):
     name: str
     start: int
     stop: int
-    """One past the last of its nodes."""
+    """One past the number of the section's last node."""
 
 
 class NodeWork(NamedTuple):
-    """A node of a graph, or of a graph that is a node of it, and the memory that it is given."""
+    """A node of a graph, or of a graph inside that graph, and the memory that the node is given."""
 
     kind: str
-    """As that of ``Node``."""
+    """As in ``Node``."""
     place: int
-    """Of the node, or the one that is its graph, among those of ``structure``."""
+    """The place in ``structure`` of the node, or of the node whose graph it is in."""
     symbol: str = ""
-    """Its kernel's, where the driver tells it."""
+    """The kernel's symbol, if the driver tells it."""
     parameters: tuple[bytes, ...] | None = None
-    """Its kernel's; None if they cannot be read, or it has none."""
+    """The kernel's parameters; None if they cannot be read, or the node is no kernel."""
     uses: tuple[MemoryUse, ...] | None = None
-    """What a node that is no kernel uses; None if its parameters do not say."""
+    """The memory that a node other than a kernel uses; None if its parameters do not say."""
 
 
 def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
-    """Return the nodes and edges, with those of graphs that are nodes in their place.
+    """Return the nodes and edges, where a node that is a graph is replaced by that graph's nodes.
 
-    Such a graph lies between two empty nodes, one before all of it and one after.
+    These lie between two empty nodes, one before all of them and one after.
     """
     found: list[NodeWork] = []
     edges: list[tuple[int, int]] = []
@@ -265,7 +259,7 @@ def work(graph: int) -> tuple[list[NodeWork], list[tuple[int, int]]]:
             kind = _kind(handle)
             if kind == "kernel":
                 called = ask("cuGraphKernelNodeGetParams", handle)
-                found.append(NodeWork(kind, place, _symbol(*_called(called)), _parameters(called)))
+                found.append(NodeWork(kind, place, _symbol(called), _parameters(called)))
             elif kind == "graph":
                 found.append(NodeWork("empty", place, uses=()))
                 begin = len(found)
@@ -321,7 +315,7 @@ def _memcpy(copy: Any) -> tuple[MemoryUse, ...] | None:
     for side in ("src", "dst"):
         sort = int(getattr(copy, f"{side}MemoryType"))
         if sort == _ARRAY:
-            return None  # of texels, which have no addresses
+            return None  # an array of texels, which have no addresses
         start = int(getattr(copy, f"{side}Host" if sort == _HOST else f"{side}Device"))
         pitch = int(getattr(copy, f"{side}Pitch"))
         layer = pitch * int(getattr(copy, f"{side}Height"))
@@ -370,7 +364,7 @@ class DriverPart:
         return graph
 
     def abandon(self) -> None:
-        """End it, in whatever state."""
+        """End the capture, in whatever state."""
         if not self._is_refused:  # else a capture on the stream belongs to other code
             discard(self._stream)
 
@@ -383,13 +377,13 @@ class DriverGraph:
     shared = None
 
     def close(self) -> None:
-        """Destroy it; after a failure, a second time does what is left."""
-        # marked as gone before it is: an interrupt must not let it be destroyed twice
+        """Destroy graph and executable; after a failure, a second call destroys the rest."""
+        # noted as gone first: an interrupt must not let one be destroyed twice
         executable, self.executable = self.executable, 0
         graph, self.graph = self.graph, 0
         try:
             if executable:
-                ask("cuGraphExecDestroy", executable)  # a launch of it that runs goes on
+                ask("cuGraphExecDestroy", executable)  # a run of it goes on
                 executable = 0
             if graph:
                 ask("cuGraphDestroy", graph)

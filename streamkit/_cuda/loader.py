@@ -21,7 +21,7 @@ _OLDEST = 12000  # the first driver that serves StreamKit: CUDA 12.0
 
 
 class _Unloaded:
-    """What there is instead of the bindings until the first call, which loads the driver."""
+    """A stand-in for the bindings until the first call, which loads the driver."""
 
     def __getattr__(self, name: str) -> Any:
         with _lock:
@@ -31,14 +31,14 @@ class _Unloaded:
 
 
 class _Forked:
-    """What there is instead of the bindings in the child of a process that had initialised CUDA."""
+    """A stand-in for the bindings in the child of a process that had initialised CUDA."""
 
     def __getattr__(self, name: str) -> Any:
         raise messages.forked()
 
 
 cu: Any = _Unloaded()
-"""``cuda.bindings.driver``, once it is loaded: read it from here at each call."""
+"""``cuda.bindings.driver`` once the driver is loaded, so read this variable at each call."""
 
 is_forked = False
 """Whether this process is the child of one that had initialised CUDA, as far as is known."""
@@ -73,7 +73,7 @@ def _load() -> None:
 def _initialise(bindings: Any) -> None:
     try:
         (code,) = bindings.cuInit(0)
-    except RuntimeError as cause:  # no libcuda is found, or the bindings cannot use it
+    except RuntimeError as cause:  # no libcuda is found, or the bindings cannot use the one found
         _check_version(driver_version(), cause)
         raise messages.no_device("the CUDA driver library cannot be loaded") from cause
     if code == _NO_DEVICE:
@@ -92,13 +92,13 @@ def _initialise(bindings: Any) -> None:
 
 
 def error(bindings: Any, call: str, code: int) -> errors.DriverError:
-    """Return the error of a call that answered this code."""
+    """Return the error of a call that returned this code."""
     _, name = bindings.cuGetErrorName(bindings.CUresult(code))  # before 13.2 it takes no number
     return errors.DriverError(call, name.decode() if name else "unknown", int(code))
 
 
 def _check_version(version: int, cause: Exception | None = None) -> None:
-    """Refuse an old driver before a function that it lacks is looked for; 0 is unknown."""
+    """Refuse an old driver before any function that it lacks is needed; 0 is unknown."""
     if 0 < version < _OLDEST:
         cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
         raise errors.DriverError(
@@ -128,7 +128,7 @@ _FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC of Linux
 
 
 def _began_as_fork() -> bool:
-    """Whether this process is a fork, also if StreamKit was imported after that; as Linux says."""
+    """Whether Linux says that this process is a fork, even if StreamKit was imported later."""
     from pathlib import Path  # noqa: PLC0415 - slow to import, and seldom needed
 
     try:
@@ -140,7 +140,7 @@ def _began_as_fork() -> bool:
 
 
 def not_installed(library: str, cause: object) -> errors.BackendNotInstalledError:
-    """Word a library that cannot be imported; its line fits the driver and what is installed."""
+    """Return the error for a library that cannot be imported, with the line that installs it."""
     from streamkit.protocols import installed  # noqa: PLC0415 - slow to import, and for errors only
 
     return messages.not_installed(
@@ -155,7 +155,7 @@ def _library(kind: str) -> Any:
 
 
 def why_not_loaded() -> str:
-    """Return what the system says when it cannot load the driver's library; "" if it can."""
+    """Return the system's reason why it cannot load the driver's library; "" if it can."""
     try:
         _library("CDLL")
     except OSError as error:
@@ -167,7 +167,7 @@ def why_not_loaded() -> str:
 def with_gil(call: str) -> Any:
     """Return a function of the driver that lets no other thread run meanwhile.
 
-    For one that only looks, where another thread would take the GIL for long.
+    For a function that only looks, during which another thread would take the GIL for long.
     """
     return getattr(_library("PyDLL"), call)
 
@@ -176,7 +176,7 @@ def with_gil(call: str) -> Any:
 def without_gil(call: str) -> Any:
     """Return a function of the driver that lets other threads run, at less than the bindings' cost.
 
-    Handles are given as ``c_void_p``, and the code comes back as an int.
+    The function takes handles as ``c_void_p``, and returns the code as an int.
     """
     return getattr(_library("CDLL"), call)
 
@@ -184,7 +184,7 @@ def without_gil(call: str) -> Any:
 def driver_version() -> int:
     """Return the newest CUDA that the driver serves, as 13000 for 13.0; 0 if it does not tell.
 
-    It asks the driver itself: bindings that are too new for it may not start.
+    The driver is asked without the bindings, which may not start if they are too new for it.
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 

@@ -1,4 +1,4 @@
-"""The memory pools from which ``cuMemAllocAsync`` takes, and which allocation an address is in."""
+"""Memory pools, from which ``cuMemAllocAsync`` takes, and the allocation around an address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALL = 2**64 - 1  # bytes that a pool keeps
 
 
 def create(device: int, *, keeps: int = _ALL) -> Any:
-    """Create a pool of the device's memory, which keeps up to that many unused bytes."""
+    """Create a pool of the device's memory, which keeps at most ``keeps`` unused bytes."""
     cu = loader.cu
     properties = cu.CUmemPoolProps()
     properties.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -59,21 +59,11 @@ def _place(device: int) -> Any:
     return place
 
 
-def current(device: int) -> Any:
-    """Return the device's current pool."""
-    return driver.ask("cuDeviceGetMemPool", device)
-
-
-def set_current(device: int, pool: Any) -> None:
-    """Make a pool the device's current one, in all threads. Invalidates this thread's capture."""
-    driver.ask("cuDeviceSetMemPool", device, pool)
-
-
 # -- memory for any stream, without a wait ---------------------------------------------------------
 
 
 def prepare(device: int) -> None:
-    """Make what ``allocate`` needs, before a capture that could forbid it."""
+    """Make the pool for ``allocate`` now, because a capture could forbid that."""
     _source(device)
 
 
@@ -89,7 +79,7 @@ def allocate(device: int, size: int) -> int:
 
 
 def free(device: int, pointer: int) -> None:
-    """Give memory back that nothing uses any more. Waits for no work, if the device has pools.
+    """Give back memory that nothing uses any more. If the device has pools, waits for no work.
 
     ``cuMemFree`` would wait for the whole device.
     """
@@ -99,14 +89,14 @@ def free(device: int, pointer: int) -> None:
         return
     _, stream = source
     driver.ask("cuMemFreeAsync", pointer, stream)
-    driver.ask("cuStreamSynchronize", stream)  # the pool then gives it back to the device
+    driver.ask("cuStreamSynchronize", stream)  # then the pool returns it to the device
 
 
 @functools.cache
 def _source(device: int) -> tuple[Any, int] | None:
     """Return a pool and a stream without other work; None if the device has no pools.
 
-    The pool is for all devices that can reach the memory, as that of ``cuMemAlloc`` is.
+    Every device that can reach the pool's memory may use it, as with ``cuMemAlloc``.
     """
     supported = loader.cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
     if not driver.ask("cuDeviceGetAttribute", supported, device):
@@ -118,18 +108,18 @@ def _source(device: int) -> tuple[Any, int] | None:
     return pool, driver.create_private_stream(device, nonblocking=True, priority=0)
 
 
-# -- which allocation an address is in ---------------------------------------------------------
+# -- the allocation around an address ----------------------------------------------------------
 
 
 class Allocation(NamedTuple):
-    """Memory that CUDA allocated as one, or that it pinned; a library's pool may divide it."""
+    """One piece of memory that CUDA allocated or pinned; a library's pool may divide it."""
 
     start: int
     size: int
     is_host: bool
     """Whether it is pinned memory of the host."""
     context: int
-    """0 where the driver names none, as for memory of its pools."""
+    """The context of the memory; 0 if the driver names none, as for memory of its pools."""
 
 
 _CONTEXT, _TYPE, _START, _SIZE = 1, 2, 11, 12  # of CUpointer_attribute
@@ -137,9 +127,9 @@ _HOST_MEMORY = 1
 
 
 def allocation(address: int) -> Allocation | None:
-    """Return the allocation with this address in it; None for memory that CUDA does not know.
+    """Return the allocation around this address; None for memory that CUDA does not know.
 
-    It lets no other thread run meanwhile, so that a callback can ask it.
+    No other thread gets the GIL meanwhile, so that a callback of CUPTI's can call this.
     """
     found = (ctypes.c_uint64 * 4)()
     which = (ctypes.c_int * 4)(_START, _SIZE, _TYPE, _CONTEXT)
@@ -151,9 +141,3 @@ def allocation(address: int) -> Allocation | None:
     if code or not size:
         return None
     return Allocation(start, size, sort & 0xFFFFFFFF == _HOST_MEMORY, context)
-
-
-def range_of(pointer: int) -> tuple[int, int]:
-    """Return where the allocation around a pointer begins, and its bytes."""
-    base, size = driver.ask("cuMemGetAddressRange", pointer)
-    return int(base), int(size)

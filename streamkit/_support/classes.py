@@ -1,4 +1,4 @@
-"""What the classes of our objects share: a quick ``isinstance``, and other libraries' names."""
+"""The common base of our objects' classes: a quick ``isinstance``, and other libraries' names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ else:
 
 KindT = TypeVar("KindT", bound=type)
 
-_made_by: dict[type, str] = {}  # of our protocols: which functions give such objects
+_made_by: dict[type, str] = {}  # by protocol, the functions that return its objects
 
 _ABSENT = object()
 
@@ -22,8 +22,8 @@ _ABSENT = object()
 class StaticProtocol(ProtocolMeta):
     """A protocol whose ``isinstance`` evaluates no property.
 
-    The one of Python 3.11 reads every member, which would ask a closed stream for its handle and
-    the driver for its state. A call of the protocol itself says what to call instead.
+    Python 3.11's ``isinstance`` reads every member, which would ask a closed stream for its handle
+    and the driver for its state. A call of the protocol itself says what to call instead.
     """
 
     if not TYPE_CHECKING:  # to type checkers each class would give anything at all
@@ -68,15 +68,15 @@ class Concrete(StaticProtocol):
         return hide(cls, super().__dir__())
 
 
-# -- names that other libraries have for what StreamKit calls otherwise -------------------------
+# -- other libraries' names for members of our objects ------------------------------------------
 
-# To ``hasattr`` and ``dir`` they are not there, so no library takes our objects for its own. They
-# are attributes of the class, because a ``__getattr__`` makes every attribute slower on Python
-# 3.11.
+# ``hasattr`` and ``dir`` do not see these names, so no library takes our objects for its own. The
+# names are attributes of the class, because a ``__getattr__`` makes every attribute slower on
+# Python 3.11.
 
 
 class _OtherName:
-    """A name that is not there; asking for it raises AttributeError with the line to write."""
+    """Another library's name for a member, which raises AttributeError with the line to write."""
 
     def __init__(self, name: str, line: str) -> None:
         self._name, self._line = name, line
@@ -100,7 +100,7 @@ def answer(names: Mapping[str, str]) -> Callable[[KindT], KindT]:
 
 
 def hide(kind: type, names: Iterable[str]) -> list[str]:
-    """Return the names without those that are not there."""
+    """Return the names without the class's ``_OtherName``s."""
     members: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         members |= vars(base)

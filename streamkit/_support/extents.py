@@ -1,4 +1,4 @@
-"""Which bytes an array has, by its address, shape and strides, and whether two arrays share any."""
+"""The bytes of an array, by its address, shape and strides, and whether two arrays share any."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _is_nested(extent: Extent) -> bool:
 
 
 def _lie_side_by_side(one: Extent, other: Extent) -> bool:
-    """Whether they lie between one another like the even and the odd elements of one array."""
+    """Whether two extents alternate, like the even and the odd elements of one array."""
     period = math.gcd(*(stride for stride, _ in one.dims + other.dims))
     between = (other.start - one.start) % period
     return between >= one.block and between + other.block <= period

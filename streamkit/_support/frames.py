@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _ITS_OWN = 3
-"""References to what ``f_locals`` gives: of the frame, of a variable, of the argument that asks."""
+"""References to the dict of ``f_locals``: the frame's, a variable's and ``getrefcount``'s own."""
 
 
 def local_variables(frame: FrameType) -> dict[str, Any]:
-    """Return a frame's local variables by their names, of which the frame itself keeps no copy.
+    """Return a frame's local variables by their names, and leave no copy of them in the frame.
 
-    Up to Python 3.12 a function's frame keeps what ``f_locals`` gives until the function ends.
+    Up to Python 3.12 a function's frame keeps the dict of ``f_locals`` until the function ends.
     """
     found = frame.f_locals
     is_kept = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    # the program may hold it too, as it is what ``locals()`` gives
+    # the program may hold the dict too, because ``locals()`` returns it
     is_ours = is_kept and sys.getrefcount(found) == _ITS_OWN
     copy = dict(found)
-    if is_ours:  # but for what exec has added, which the next exec finds nowhere else
+    if is_ours:  # empty it, except for names that exec added: the next exec finds them only here
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             found.pop(name, None)

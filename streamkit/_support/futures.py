@@ -1,6 +1,6 @@
 """Futures of ``concurrent.futures`` and of asyncio, waited for in any thread.
 
-Neither module is imported here: as long as it is not loaded, there can be no future of it.
+Neither module is imported here: unless a program has loaded it, there can be no future of it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_LOOK = 1.0  # seconds after which it looks again whether the loop still runs
+_LOOK = 1.0  # seconds between two looks at whether the future's loop still runs
 
 
 def is_future(obj: object) -> bool:
-    """Whether it is a future of one of the two."""
+    """Whether an object is a future of one of the two modules."""
     concurrent: Any = sys.modules.get("concurrent.futures._base")
     return isinstance(obj, getattr(concurrent, "Future", ())) or _is_of_a_loop(obj)
 
@@ -25,13 +25,13 @@ def _is_of_a_loop(obj: object) -> bool:
 
 
 def blocks_its_loop(future: Any) -> bool:
-    """Whether a wait for it in this thread would stop the loop that has to finish it."""
+    """Whether a wait for the future in this thread would stop the loop that has to finish it."""
     if not _is_of_a_loop(future) or future.done():
         return False
     asyncio: Any = sys.modules["asyncio"]
     try:
         return future.get_loop() is asyncio.get_running_loop()
-    except RuntimeError:  # this thread has none
+    except RuntimeError:  # this thread runs no loop
         return False
 
 
@@ -39,7 +39,7 @@ class AwaitedFuture:
     """The outcome of a future, for which any thread can wait."""
 
     def __init__(self, future: Any) -> None:
-        """RuntimeError if it is pending and its loop is closed."""
+        """RuntimeError if the future is pending and its loop is closed."""
         self._loop: Any = None
         self._future: Future[Any] = future
         if _is_of_a_loop(future):
@@ -53,7 +53,7 @@ class AwaitedFuture:
                 self._loop.call_soon_threadsafe(future.add_done_callback, self._take_over)
 
     def _take_over(self, future: Any) -> None:
-        """Copy the outcome of a future of a loop, in the loop's thread."""
+        """Copy the outcome of a loop's future, in the loop's thread."""
         if future.cancelled():
             self._future.cancel()
         elif (error := future.exception()) is not None:
@@ -64,14 +64,14 @@ class AwaitedFuture:
     @property
     def is_known(self) -> bool:
         """Whether a call would not block."""
-        base: Any = sys.modules["concurrent.futures"].Future  # one of ``then`` runs work if asked
+        base: Any = sys.modules["concurrent.futures"].Future  # a future of ``then`` may run work
         return base.done(self._future) or (self._loop is not None and self._loop.is_closed())
 
     def __call__(self) -> None:
         """Block until the future is done, and raise its error.
 
-        If it was cancelled, that is ``concurrent.futures.CancelledError``. RuntimeError if its loop
-        is closed before it is done.
+        The error is ``concurrent.futures.CancelledError`` if the future was cancelled, and
+        RuntimeError if its loop is closed before the future is done.
         """
         from concurrent.futures import TimeoutError as NotYet  # noqa: PLC0415 - slow to import
 

@@ -1,4 +1,4 @@
-"""Holding back the garbage collector where what it frees could do something illegal."""
+"""Hold the garbage collector back where the end of an object could do something illegal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _was_enabled = False
 
 @contextlib.contextmanager
 def held_back() -> Generator[None]:
-    """Let no collection start in any thread. The last block to end allows them, if they were.
+    """Let no collection start in any thread. The last block to end allows them, as before.
 
     An object that loses its last reference still dies at once.
     """

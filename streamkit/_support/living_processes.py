@@ -1,9 +1,9 @@
-"""A process as others know it: by the path of a locked file, which tells whether it lives.
+"""The names of processes: paths of locked files, which tell whether a process still lives.
 
 The system releases the lock when the process ends, however it ends. A process id would not do,
 because the system gives it to another process later. The file lies in a folder of this user alone,
-whose name is random, so that no other user can take it first; tokens bring the path. It holds a
-key with which the process seals its tokens, because a forged handle can crash CUDA's driver.
+whose name is random, so that no other user can take it first; tokens bring the path. The file holds
+a key with which the process seals its tokens, because a forged handle can crash CUDA's driver.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTING = "STREAMKIT_RUNTIME_DIR"
 """The environment variable that names the folder in which the files' folder is made."""
 NAME = re.compile(r"[0-9a-f]{16}")  # of a process's file
 _PREFIX = "streamkit-shares-"  # of the folder: a token names no file outside such a one
-_open: dict[int, LockedFile] = {}  # by descriptor: their locks are this process's alone
+_open: dict[int, LockedFile] = {}  # by descriptor, the files whose locks this process holds
 
 
 class LockedFile:
@@ -68,14 +68,14 @@ class LockedFile:
             raise
 
     def replace(self, data: bytes) -> None:
-        """Write over what ``append`` has written, which needs no space; nothing if it is closed."""
+        """Overwrite the bytes that ``append`` wrote, which needs no space; nothing once closed."""
         if _open.get(self.descriptor) is self:
             start = os.lseek(self.descriptor, 0, os.SEEK_CUR) - len(data)
             _fcntl().fcntl(self.descriptor, _fcntl().F_SETFL, 0)  # else it would append
             os.pwrite(self.descriptor, data, start)
 
     def close(self) -> None:
-        """Give up the lock; nothing happens the second time, nor in a forked child."""
+        """Give up the lock; a second call does nothing, nor does one in a forked child."""
         if _open.get(self.descriptor) is self:  # the number can be another file's by now
             del _open[self.descriptor]
             os.close(self.descriptor)
@@ -89,7 +89,7 @@ def create(name: str) -> LockedFile:
 def find(name: str) -> LockedFile:
     """Open the file of that path; FileNotFoundError if there is none.
 
-    PermissionError if its folder is not this user's alone: a token says which one it is.
+    PermissionError if its folder, which a token names, is not this user's alone.
     """
     _fcntl()
     path = Path(name).parent
@@ -109,8 +109,8 @@ def remove(name: str) -> None:
 def folder() -> Path:
     """Return this user's folder for the files, which is made if there is none.
 
-    It is in the folder that the setting names, else in that of the user's session, else in memory
-    if the system has files there. OSError, with a note, if it cannot be made;
+    Its parent is the folder that the setting names, else the folder of the user's session, else
+    one in memory if the system has it. OSError, with a note, if the folder cannot be made;
     UnsupportedStreamError on a system where CUDA shares nothing between processes.
     """
     _fcntl()
@@ -134,12 +134,12 @@ def folder() -> Path:
 
 
 def folders_of_others(own: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield each such folder beside this process's that it does not use, and whose it is.
+    """Yield each folder of this kind beside ``own`` that is not private to this user.
 
-    The flag is true if this user owns it, and other users may open it.
+    The flag is true if this user owns the folder, and other users may open it.
     """
     for path in sorted(own.parent.glob(f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it has gone meanwhile
+        with contextlib.suppress(OSError):  # the folder has gone meanwhile
             found = path.lstat()
             if stat.S_ISDIR(found.st_mode) and not _is_private(found):
                 yield path, found.st_uid == os.geteuid()
@@ -175,7 +175,7 @@ def own_name() -> str:
         if _name is None:
             own = folder()
             for path in own.iterdir():
-                if NAME.fullmatch(path.name):  # and no file of another's
+                if NAME.fullmatch(path.name):  # leave other files alone
                     is_alive(str(path))  # removes what a killed process left
             _name = _announce(own)
         return _name
@@ -186,7 +186,7 @@ def is_own(name: str) -> bool:
 
 
 def _announce(own: Path) -> str:
-    global _key  # noqa: PLW0603 - it goes with the name
+    global _key  # noqa: PLW0603 - a process has one key, with its name
     key = secrets.token_bytes(_KEY_SIZE)
     while True:
         name = str(own / secrets.token_hex(8))
@@ -199,7 +199,7 @@ def _announce(own: Path) -> str:
             remove(name)
             held.close()
             raise
-        held.close()  # another process has removed it, because it was not locked yet
+        held.close()  # another process has removed the file, which was not locked yet
     _key = key
     owner = os.getpid()
 
@@ -212,7 +212,7 @@ def _announce(own: Path) -> str:
 
 
 def is_alive(name: str) -> bool:
-    """Whether the process of this name is running; if it was killed, remove the files it left."""
+    """Whether the process of this name runs; remove the files that a killed process left."""
     if is_own(name):
         return True
     try:
@@ -232,7 +232,7 @@ def is_alive(name: str) -> bool:
 
 
 def seal(name: str, data: bytes) -> str:
-    """Return what proves that data comes from the process; FileNotFoundError if it has ended."""
+    """Return the proof that data comes from a process; FileNotFoundError if it has ended."""
     key = _key
     if not is_own(name):
         found = find(name)
@@ -244,8 +244,8 @@ def seal(name: str, data: bytes) -> str:
 
 
 def _be_another_process() -> None:
-    """In a forked child: forget the parent's name, and leave its locks to it."""
-    global _name  # noqa: PLW0603 - see above
+    """Forget the parent's name in a forked child, and leave the parent's locks to the parent."""
+    global _name  # noqa: PLW0603 - a process has one name
     _name = None
     for descriptor in tuple(_open):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds free; a latch, a bell."""
+"""Locks that a forked child finds free, and a bell and a latch that wake a thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_child(call: Callable[[], object]) -> None:
 def new_lock() -> threading.RLock:
     """Return a lock that a garbage collection inside it may take again.
 
-    It is made anew in a forked child, which lacks the thread that may have held it.
+    A forked child, which lacks the thread that may have held the lock, finds it free.
     """
     lock = threading.RLock()
     _locks.add(lock)
@@ -38,7 +38,7 @@ _process = os.getpid()
 def is_early_child() -> bool:
     """Whether this is a forked child whose handlers have not run: its locks may be held for ever.
 
-    Before it runs them, Python removes the parent's other threads, with what only these held.
+    Before Python runs them, it removes the parent's other threads, with the objects only they held.
     """
     return os.getpid() != _process
 
@@ -67,9 +67,9 @@ def new_turn_lock() -> list[object]:
         finally:
             lock.remove(me)
 
-    A list's append and remove are atomic, with and without a GIL. So is the slice; of ``lock[0]``
-    the holder could take the last item meanwhile. An interrupt comes after a call, so never between
-    ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
+    A list's append and remove are atomic, with and without a GIL. So is the slice, but not
+    ``lock[0]``, whose item the holder could remove meanwhile. An interrupt comes after a call, so
+    never between ``try`` and the first call in it, nor between ``finally`` and its ``remove``.
     """
     lock: list[object] = []
     in_child(lock.clear)
@@ -83,7 +83,7 @@ def wait_for_turn(lock: list[object], me: object) -> None:
 
 
 class Bell:
-    """What wakes one thread, again and again. Even a destructor may ring, as no block holds it."""
+    """A bell that wakes one thread, again and again; even a destructor may ring it."""
 
     __slots__ = ("_lock",)
 
@@ -95,11 +95,11 @@ class Bell:
         """End the thread's wait, or its next one."""
         try:  # noqa: SIM105 - at the end of the interpreter there is no suppress
             self._lock.release()
-        except RuntimeError:  # it rings already
+        except RuntimeError:  # the bell rings already
             pass
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it rings; False after ``timeout`` seconds."""
+        """Block until the bell rings; False after ``timeout`` seconds."""
         return self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout))
 
 
@@ -120,6 +120,6 @@ class Latch(Bell):
         return self._is_set
 
     def set(self) -> None:
-        """Let the wait end; what is set already stays so."""
+        """End the wait; a second call changes nothing."""
         self.ring()
         self._is_set = True  # last: if an interrupt comes before it, a second call does the rest

@@ -1,4 +1,4 @@
-"""Errors that several modules raise: what happened, with which object, and what to do."""
+"""Errors that several modules raise: each says what happened, to which object, and what to do."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def cannot_watch() -> RuntimeError:
 
 
 def waits_in_dispatcher(future: object) -> RuntimeError:
-    """Return the error for a destructor that would wait in the thread that has to end its wait."""
+    """Return the error for a destructor that would wait in the very thread that ends its wait."""
     return RuntimeError(
         f"a destructor that the thread 'streamkit-dispatcher' runs waits for {describe(future)}, "
         "which that thread has to learn of, and so it would never end. Sync the stream instead, or "
@@ -250,7 +250,7 @@ def waits_in_dispatcher(future: object) -> RuntimeError:
 
 
 def misplaced_arguments(call: str, given: Sequence[object]) -> TypeError:
-    """Return the error for arguments without their names; ``call`` shows how it is written."""
+    """Return the error for arguments without their names; ``call`` shows the right spelling."""
     listed = ", ".join(map(describe, given))
     return TypeError(f"{listed} needs the name of its argument: write {call}.")
 
@@ -266,16 +266,16 @@ def misspelled_arguments(function: str, given: Iterable[str], known: Sequence[st
 
 
 def raise_timeout(what: object, timeout: float) -> NoReturn:
-    """Raise the built-in TimeoutError for what is still pending after so many seconds."""
+    """Raise the built-in TimeoutError for work that is still pending after so many seconds."""
     message = f"{describe(what)} is still busy after {timeout} s. Its work goes on."
     raise TimeoutError(message)
 
 
 def raise_or_note(failure: Exception, error: BaseException | None) -> None:
-    """Raise what the end of a block could not do, unless the block itself ends with an exception.
+    """Raise the failure of a block's end, unless the block itself ends with an exception.
 
-    Then that one passes, with the failure as a note. GeneratorExit does not: ``close`` of the
-    generator would swallow it, and the note with it.
+    The block's exception then passes, with the failure as a note. GeneratorExit does not count:
+    ``close`` of the generator would swallow it, and the note with it.
     """
     if error is None or isinstance(error, GeneratorExit):
         raise failure
@@ -283,19 +283,19 @@ def raise_or_note(failure: Exception, error: BaseException | None) -> None:
 
 
 def at_end(call: Callable[[], object]) -> Callable[[object, BaseException | None, object], None]:
-    """Return an ``__exit__`` that makes a call, whose error is told by ``raise_or_note``."""
+    """Return an ``__exit__`` that makes a call, and hands an error of it to ``raise_or_note``."""
 
     def end(_kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             call()
-        except Exception as failure:  # noqa: BLE001 - of whatever the block has to undo
+        except Exception as failure:  # noqa: BLE001 - any error of the call
             raise_or_note(failure, error)
 
     return end
 
 
 def in_seconds(timeout: Any, what: object) -> float | None:
-    """Return how long ``what`` may wait, as a float of Python's own; None is without an end.
+    """Return a timeout of ``what`` as a float of Python's own; None waits without an end.
 
     TypeError or ValueError unless it is None or a number of seconds from 0, of any library.
     """

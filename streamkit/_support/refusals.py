@@ -1,4 +1,4 @@
-"""What would do nothing and is refused: blocks never entered, functions of generators."""
+"""Refusals of code that would do nothing: blocks never entered, functions of generators."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ T = TypeVar("T")
 
 
 def warn_unentered(what: str, statement: str) -> None:
-    """Warn of what is dropped without having been entered, from its ``__del__``."""
+    """Warn of a block that was never entered; called by the block's ``__del__``."""
     text = f"{what} was never entered, and did nothing: write 'with {statement}:'."
     warnings.warn(text, RuntimeWarning, stacklevel=3)  # often the line that made and dropped it
 
 
 class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - it has no public name
-    """What a generator function does around a block."""
+    """A context of a generator function, which warns if it is never entered."""
 
     statement: str
-    """What follows ``with``."""
+    """The text that follows ``with``."""
 
     def __call__(self, _: object) -> NoReturn:
-        """Raise TypeError: as a decorator it would throw away what ``as`` gives."""
+        """Raise TypeError, because a decorator would lose the object that ``as`` gives."""
         raise TypeError(
             f"{self.statement.partition(' as ')[0]} is not a decorator, because what it gives "
             f"would be lost: write 'with {self.statement}:' inside the function."
         )
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "args") and not is_finalizing():  # which entering it deletes
+        if hasattr(self, "args") and not is_finalizing():  # entering the block deletes ``args``
             warn_unentered(self.statement.partition(" as ")[0], self.statement)
 
 
 def block(
     statement: str,
 ) -> Callable[[Callable[P, Generator[T]]], Callable[P, Block[T]]]:
-    """Return a decorator as ``contextlib.contextmanager``, for what follows this ``with``."""
+    """Return a decorator like ``contextlib.contextmanager``; ``statement`` follows ``with``."""
 
     def decorate(function: Callable[P, Generator[T]]) -> Callable[P, Block[T]]:
         @functools.wraps(function)
@@ -67,10 +67,10 @@ class Kind(NamedTuple):
 
     name: str
     pause: str
-    """At which words of its body the caller goes on."""
+    """The words of its body at which the caller goes on."""
 
 
-# by the flag of their code, as ``inspect`` has them, which is slow to import
+# by the flag in ``co_flags``; ``inspect``, which names these flags, is slow to import
 _KINDS = {
     0x80: Kind("an async function", "await"),
     0x200: Kind("an async generator", "yield or await"),
@@ -80,7 +80,7 @@ _ANY = 0x80 | 0x200 | 0x20
 
 
 def kind_of(fn: Any) -> Kind | None:
-    """Return of which kind a callable is, also a partial one or an object; None if of none."""
+    """Return the kind of a function, a partial one or a callable object; None if it has none."""
     fn = _inner(fn)
     code = getattr(fn, "__code__", None)
     if code is None:
@@ -99,7 +99,7 @@ def _inner(fn: Any) -> Any:
 
 
 def check(fn: object, stream: object, method: str) -> None:
-    """Raise TypeError for what a method of a stream cannot call, or would call in vain."""
+    """Raise TypeError for an object that a method cannot call, or would call in vain."""
     if not callable(fn):
         raise TypeError(
             f"{method} of {describe(stream)} needs a function, and was given {describe(fn)}: write "
@@ -117,7 +117,7 @@ def check(fn: object, stream: object, method: str) -> None:
 def check_result(result: object, fn: object) -> None:
     """Raise TypeError for the coroutine that a submitted function has returned."""
     if type(result) is CoroutineType:
-        result.close()  # else it would warn that it was not awaited
+        result.close()  # else the coroutine would warn that it was not awaited
         raise TypeError(
             f"{name_of(fn)} returned a coroutine, {result.__qualname__}, which will not be "
             "awaited, because submit drops what a function returns. Let the function do the work "
@@ -126,5 +126,5 @@ def check_result(result: object, fn: object) -> None:
 
 
 def name_of(fn: object) -> str:
-    """Return what a message calls a function."""
+    """Return a function's name in messages."""
     return getattr(_inner(fn), "__qualname__", None) or describe(fn)

@@ -1,4 +1,4 @@
-"""Functions that StreamKit calls later: their errors, and what is left at a program's end."""
+"""Errors of functions that StreamKit calls later, and the functions left at a program's end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Submitted:
-    """What was submitted, and where: its text says both. It keeps no frame alive."""
+    """A submitted function and the place of its submission, as text. Keeps no frame alive."""
 
     __slots__ = ("_at", "_code", "_name")
 
@@ -35,7 +35,7 @@ class Submitted:
         return f"{self._name}, submitted {self._where()}"
 
     def source(self, taker: str) -> str:
-        """Say that it raised an error, and where ``taker`` was given it."""
+        """Say that the function raised an error, and where it was given to ``taker``."""
         return f"raised by {self._name}, which {taker} was given {self._where()}"
 
     def _where(self) -> str:
@@ -53,13 +53,13 @@ def note_source(error: BaseException, text: str) -> None:
 
 
 class Failure:
-    """An error for whoever waits for the function; reported once no one is left who could."""
+    """An error for whoever waits for a function; reported when nobody can wait for it any more."""
 
     __slots__ = ("__weakref__", "_process", "_trace", "_what", "error", "is_told")
 
     def __init__(self, error: BaseException, what: object, *, is_told: bool = False) -> None:
-        """Note an error; the text of ``what`` failed is part of a report."""
-        self.is_told = True  # while it is made
+        """Note an error; a report names the work that failed by the text of ``what``."""
+        self.is_told = True  # until all attributes are set
         self._trace = error.__traceback__
         self._what = what
         self._process = os.getpid()  # a forked child reports its own
@@ -86,7 +86,7 @@ _failures: weakref.WeakSet[Failure] = weakref.WeakSet()
 
 
 class _Raise:
-    """A callback of a weak reference: the interpreter reports what it raises, and its ``repr``."""
+    """A callback of a weak reference, whose error and ``repr`` the interpreter reports."""
 
     def __init__(self, error: BaseException, text: str) -> None:
         self._error: BaseException | None = error
@@ -98,14 +98,14 @@ class _Raise:
             if error is not None:
                 raise error
         finally:
-            del error  # its frames hold this one
+            del error  # its traceback holds this frame
 
     def __repr__(self) -> str:
         return self._text
 
 
 def report(error: BaseException, text: str) -> None:
-    """Give an error to ``sys.unraisablehook``, as that of the object with this text."""
+    """Give an error to ``sys.unraisablehook``, as the error of an object with this text."""
     target: set[object] = set()
     reference = weakref.ref(target, _Raise(error, text))
     del target
@@ -114,35 +114,35 @@ def report(error: BaseException, text: str) -> None:
 
 # -- the end of a program --------------------------------------------------------------------------
 
-# What the program submitted runs before it, as with the executors of the standard library. Ctrl-C
-# ends the wait, and a program that a Ctrl-C ends waits for nothing.
+# Submitted functions still run before the program ends, as with the standard library's executors.
+# Ctrl-C ends the wait, and a program that a Ctrl-C ends waits for nothing.
 
 PATIENCE = 1.0
-"""Seconds that the end waits for what another thread holds, and may never let go."""
+"""Seconds that the end waits for an object that another thread holds, perhaps for ever."""
 
 _SHOWN = 4  # functions in a report
 
 finishes: list[Callable[[], bool]] = []
-"""Each runs what there is, in the main thread, and tells whether there was any."""
+"""Each runs the functions left, in the main thread, and tells whether there were any."""
 drops: list[Callable[[], object]] = []
-"""Each reports what can run no more, when all is over."""
+"""Each reports the functions that can run no more, when all is over."""
 _is_interrupted = False
 
 
 def _finish() -> None:
     global _is_interrupted  # noqa: PLW0603 - one interpreter
     if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
-        _is_interrupted = True  # it was not caught
+        _is_interrupted = True  # the program did not catch the interrupt
     try:
         while not _is_interrupted and sum(finish() for finish in finishes):
-            pass  # one may have given work to another
+            pass  # a function may have submitted another
     except BaseException:
         _is_interrupted = True
         raise
 
 
 def report_dropped(functions: Sequence[object]) -> None:
-    """Report functions that the program ended without, by what tells where each was submitted."""
+    """Report functions that the program's end dropped, by their ``Submitted`` objects."""
     if functions:
         shown = "; ".join(str(one) for one in functions[:_SHOWN])
         rest = len(functions) - _SHOWN
@@ -154,7 +154,7 @@ def report_dropped(functions: Sequence[object]) -> None:
 @atexit.register
 def _end() -> None:
     try:
-        _finish()  # what other threads submitted, which have ended by now
+        _finish()  # functions submitted by other threads, which have ended by now
     finally:
         for drop in drops:
             drop()
@@ -162,6 +162,6 @@ def _end() -> None:
             failure.report()
 
 
-with contextlib.suppress(RuntimeError):  # this is imported at the end
+with contextlib.suppress(RuntimeError):  # the program imports this module at its end
     # before other threads are joined and the exit functions of libraries are called, as executors
     threading._register_atexit(_finish)  # type: ignore[attr-defined]  # noqa: SLF001 - no public one

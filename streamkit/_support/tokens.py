@@ -1,4 +1,4 @@
-"""What goes to another process in place of an object: a few bytes that say what to open there."""
+"""Tokens: a few bytes that go to another process in place of an object, and open it there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _kinds: dict[str, Callable[[dict[str, Any]], Token]] = {}
 
 
 class Token:
-    """A token, which has a form in bytes; a pickle holds these bytes. Equal ones open the same."""
+    """A token with a form in bytes, which a pickle holds. Equal tokens open the same object."""
 
     __slots__ = ("_process", "_seal")
 
@@ -49,22 +49,22 @@ class Token:
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:
-        """Return what JSON can hold; ``_of`` reads it."""
+        """Return the token's content, of types that JSON has, for ``_of`` to read."""
 
     @classmethod
     @abstractmethod
     def _of(cls, content: dict[str, Any]) -> Self:
-        """Return the token of that content; KeyError, TypeError or ValueError if it is wrong."""
+        """Return the token of a content; KeyError, TypeError or ValueError if that is wrong."""
 
     def sealed(self) -> Self:
-        """Return this token of this process, once it proves to the others that it is."""
+        """Return this token with the seal that proves that it is of this process."""
         self._seal = self._own_seal()
         return self
 
     def check(self) -> None:
-        """Refuse what its process has not made: the driver can crash with a forged handle.
+        """Refuse a token that its process has not made: a forged handle can crash the driver.
 
-        ValueError then; StreamClosedError if that process has ended.
+        Raises ValueError for such a token; StreamClosedError if the process has ended.
         """
         try:
             own = self._own_seal()
@@ -80,7 +80,7 @@ class Token:
         return living_processes.seal(self._process, _dumped([self._kind, self._content()]))
 
     def __bytes__(self) -> bytes:
-        """Return what ``streamkit.processes.token_from_bytes`` reads."""
+        """Return the bytes that ``streamkit.processes.token_from_bytes`` reads."""
         body = _dumped([self._kind, self._content(), self._seal])
         return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
 
@@ -97,9 +97,9 @@ class Token:
 
 
 class EventToken(Token):
-    """What ``streamkit.processes.open_event`` opens an event of another process from.
+    """A token from which ``streamkit.processes.open_event`` opens an event of another process.
 
-    It can be pickled. For those who unpickle nothing, ``bytes(token)`` gives bytes that
+    The token can be pickled. Programs that unpickle nothing can send ``bytes(token)``, which
     ``streamkit.processes.token_from_bytes`` reads.
     """
 
@@ -110,7 +110,7 @@ class EventToken(Token):
     def __init__(self, process: str, uuid: str, handle: bytes) -> None:
         super().__init__(process)
         self.process: str = process
-        """The path of the file by which other processes know the one that made it."""
+        """The path of the file by which other processes know the one that made the token."""
         self.uuid: str = uuid
         """The UUID of the event's device, as CUDA_VISIBLE_DEVICES takes it."""
         self.handle: bytes = handle
@@ -129,7 +129,7 @@ class EventToken(Token):
 
 
 def _unpickle(_: type, data: bytes) -> Token:
-    return read(data)  # the class is there so that its module is imported
+    return read(data)  # the class is an argument so that its module is imported
 
 
 def read(data: Any) -> Token:
@@ -165,21 +165,21 @@ def read(data: Any) -> Token:
 
 
 def text(value: object, pattern: re.Pattern[str]) -> str:
-    """Return a text of that pattern, ValueError if it is none."""
+    """Return the value if it is a text of that pattern, else raise ValueError."""
     if not isinstance(value, str) or not pattern.fullmatch(value):
         raise ValueError(f"{value!r:.60} is not of the form {pattern.pattern}")
     return value
 
 
 def number(value: object) -> int:
-    """Return a number of at most 63 bits and a sign, ValueError if it is none."""
+    """Return the value if it is a number of 63 bits and a sign, else raise ValueError."""
     if type(value) is not int or not -(1 << 63) < value < 1 << 63:
         raise ValueError(f"{value!r:.60} is not a whole number of 64 bits")
     return value
 
 
 def handle(value: object) -> bytes:
-    """Return a handle of CUDA's, ValueError if it has another size."""
+    """Return the bytes of a CUDA handle, ValueError if their number is wrong."""
     found = bytes.fromhex(text(value, _HEX))
     if len(found) != HANDLE_SIZE:
         raise ValueError(f"a handle of CUDA's has {HANDLE_SIZE} bytes, and this one {len(found)}")

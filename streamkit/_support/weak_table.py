@@ -1,4 +1,4 @@
-"""A table of objects that it does not keep alive."""
+"""A table that does not keep its objects alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class WeakTable(dict[int, "ref[V]"], Generic[V]):
-    """Weak references by number; those whose object has gone are swept out now and then.
+    """Weak references by number; dead references are swept out now and then.
 
     WeakValueDictionary gives each reference a callback instead, at three times the cost. Safe from
     any thread; the lock is taken only where an entry makes room for another.
@@ -27,13 +27,13 @@ class WeakTable(dict[int, "ref[V]"], Generic[V]):
         self._lock = new_lock()
 
     def put(self, key: int, value: V) -> None:
-        """Note the object, which something else keeps alive, instead of what was noted."""
+        """Note an object, which something else keeps alive, in place of the noted one."""
         self[key] = ref(value)
         if len(self) > self._sweep_at:
             self._sweep()
 
     def first(self, key: int, value: V) -> V:
-        """Return the object under this number if it is alive, else note this one, and return it.
+        """Return the noted object of this number if it is alive, else note ``value`` and return it.
 
         Threads that call it at the same time get the same object.
         """

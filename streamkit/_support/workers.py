@@ -1,4 +1,4 @@
-"""Threads of the package: how they start, and which of them waits for CUDA queues."""
+"""The class of the package's threads, and a question for the one that waits for CUDA queues."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Thread(threading.Thread):
 def is_dispatcher() -> bool:
     """Whether this is the thread that learns when CUDA queues have run, and cannot wait for that.
 
-    It comes to wait if the garbage collector runs a destructor there.
+    A destructor that the garbage collector runs in this thread could try to wait.
     """
     return getattr(threading.current_thread(), "is_dispatcher", False)

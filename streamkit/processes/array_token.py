@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from streamkit import errors
-from streamkit._cuda import driver, events, memory_pools
+from streamkit._cuda import driver, events
 from streamkit._queues import keepalive, ordering, registry, waits
 from streamkit._queues.lifetime import InterprocessEvent, OpenedEvent
 from streamkit._streams.event import CudaEvent, exported
@@ -148,7 +148,7 @@ class ArrayToken(Token):
         if memory.is_gone or not entered.is_linked():  # the owner has closed the lease meanwhile
             raise messages.gone(self, self._process)
         with driver.in_context(context):
-            start, found = memory_pools.range_of(memory.base)
+            start, found = sharing.range_of(memory.base)
         if start + found < memory.base + size:
             raise ValueError(
                 f"{messages.describe(self)} is of an allocation of {size} bytes, and CUDA has "

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
 from streamkit._cuda import devices, driver, loader
 from streamkit._cuda.driver import ask
+from streamkit._support.tokens import HANDLE_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LAZY_PEER_ACCESS = 1
 _GONE = 1, 205, 400  # invalid value, map failed, invalid handle: as opening answers
@@ -26,9 +31,21 @@ def device_of(uuid: str) -> int:
 
 def open_event(context: int, handle: bytes) -> int | None:
     """Open an event of another process, to be destroyed as an own one; None if it is gone."""
-    return _open(
-        context, "cuIpcOpenEventHandle", driver.handle_of(loader.cu.CUipcEventHandle, handle)
-    )
+    opened = handle_of(loader.cu.CUipcEventHandle, handle)
+    return _open(context, "cuIpcOpenEventHandle", opened)
+
+
+def handle_of(kind: Callable[[], Any], data: bytes) -> Any:
+    """Return CUDA's handle of a kind with these bytes; ValueError if the size is not its own."""
+    handle = kind()
+    (ctypes.c_ubyte * HANDLE_SIZE).from_address(handle.getPtr())[:] = list(data)
+    return handle
+
+
+def range_of(pointer: int) -> tuple[int, int]:
+    """Return the first address of the allocation around a pointer, and its bytes."""
+    base, size = ask("cuMemGetAddressRange", pointer)
+    return int(base), int(size)
 
 
 def number_of(pointer: int) -> int:
@@ -64,7 +81,7 @@ def memory_handle(base: int) -> bytes:
 
 def open_memory(context: int, handle: bytes) -> int | None:
     """Map an allocation of another process; return its address, None if it is gone."""
-    opened = driver.handle_of(loader.cu.CUipcMemHandle, handle)
+    opened = handle_of(loader.cu.CUipcMemHandle, handle)
     return _open(context, "cuIpcOpenMemHandle", opened, _LAZY_PEER_ACCESS)
 
 

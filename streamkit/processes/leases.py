@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from streamkit._cuda import devices, driver, events, memory_pools
+from streamkit._cuda import devices, driver, events
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.arrays import place_of
 from streamkit._queues.lifetime import create_interprocess
@@ -114,7 +114,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
                 f"{messages.describe(array)} cannot be opened by another process: {reason}. Share "
                 "a copy, streamkit.share(array, copy=True), or allocate it by cudaMalloc."
             )
-        base, size = memory_pools.range_of(layout.address)
+        base, size = sharing.range_of(layout.address)
         memory = SharedMemory(sharing.number_of(base), sharing.memory_handle(base), size)
     event = create_interprocess(queue.context)
     ordering.record(event.handle, queue)

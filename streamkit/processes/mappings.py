@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit import errors
-from streamkit._cuda import driver, memory_pools
+from streamkit._cuda import driver
 from streamkit._queues import keepalive
 from streamkit._support import living_processes
 from streamkit.processes import driver as sharing
@@ -77,7 +77,7 @@ class Mapping:
 def why_not(address: int) -> str | None:
     """Say why another process cannot open the memory at an address; None if it can."""
     bases = [its.base for its in list(_opened.values())]
-    if bases and memory_pools.range_of(address)[0] in bases:
+    if bases and sharing.range_of(address)[0] in bases:
         return "it belongs to another process, which can share it itself"
     return sharing.why_not(address)
 

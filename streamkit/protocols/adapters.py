@@ -1,9 +1,11 @@
-"""What a library provides to take part: an adapter, and the groups of functions that it may add.
+"""The contract of a library that takes part: an adapter, and groups of functions that it may add.
 
 Authors of adapters import these from ``streamkit.protocols``.
 
 An adapter belongs to a group if it has the functions that are abstract here. Each of the others is
 optional, and StreamKit looks for it by ``offered``. ``TOGETHER`` lists those that need each other.
+Unless a docstring says otherwise, the ``stream``, ``event`` or ``array`` that a function is given
+is an object of its own library, and ``device`` is a CUDA ordinal.
 """
 
 # The optional functions of a group have no body, which pyright takes for one that returns None.
@@ -41,7 +43,7 @@ API = 1
 
 @runtime_checkable
 class Adapter(Protocol):
-    """How one library's streams are read and built: a module or an object with these names.
+    """A module or an object that reads and builds one library's streams, by these names.
 
     ``name`` is what users write in ``to(name)`` and the root package of the library's types;
     register it as an entry point of that name in the group ``streamkit.backends``.
@@ -57,7 +59,7 @@ class Adapter(Protocol):
         """Return the queue of one of this library's streams.
 
         Args:
-            obj: Any object that may be one.
+            obj: Any object that may be such a stream.
 
         Raises:
             UnsupportedStreamError: It is none; any TypeError will do. StreamKit then asks the next
@@ -68,36 +70,36 @@ class Adapter(Protocol):
     def borrow(self, queue: Queue) -> Any:
         """Return the library's genuine stream object on a queue.
 
-        Called with the queue's context current; what it makes current instead is undone.
+        Called with the queue's context current, which StreamKit restores afterwards.
 
         Args:
-            queue: The object has to keep it alive.
+            queue: The stream object has to keep it alive.
         """
 
 
 class Traits(NamedTuple):
-    """What is special about a library; these are the values of an adapter without ``traits``."""
+    """The traits of a library; an adapter without ``traits`` has the values given here."""
 
     streams_are_fixed: bool = False
     """One object means one queue for life, so ``wrap`` need not read it again."""
     streams_are_values: bool = False
-    """Its objects destroy nothing, and any two on a queue can replace each other. Weak references
-    to them do not tell when they die."""
+    """Its stream objects destroy nothing, and any two on a queue can replace each other. Weak
+    references to them do not tell when they die."""
     stream_class: type | None = None
-    """The class that all its functions take, if it has others; ``to`` gives one of the others back
-    to the stream that was wrapped from it alone."""
+    """The class that all its functions take, if it has several. ``to`` returns an object of another
+    class only for the stream that was wrapped from that object."""
     hides_owners: bool = False
-    """The garbage collector cannot see what its objects hold."""
+    """The garbage collector cannot see what the library's objects hold."""
     any_context: bool = False
-    """It takes streams of other contexts than the device's primary one."""
+    """The library takes streams of other contexts than the device's primary one."""
     remembers_handles: bool = True
-    """Its allocator knows streams by handle, so one that it saw is parked, not destroyed."""
+    """Its allocator knows streams by handle, so a stream that it saw is parked, not destroyed."""
     has_streams: bool = True
-    """It has a stream class of its own."""
+    """The library has a stream class of its own."""
     starts_on_default: bool = True
     """Its current stream is a default one until a program changes it."""
     built_for: str | None = None
-    """The version of CUDA that it is built for, where the metadata of its package do not tell."""
+    """The version of CUDA that the library is built for, if its package's metadata do not tell."""
 
 
 _USUAL = Traits()
@@ -112,7 +114,7 @@ def traits_of(adapter: object) -> Traits:
 class Group(ProtocolMeta):
     """A group of the contract: ``isinstance`` asks for its abstract functions only.
 
-    Where none is abstract, one of the others is enough.
+    If a group has no abstract function, any one of its functions is enough.
     """
 
     def __instancecheck__(cls, adapter: object) -> bool:  # noqa: N805 - the instance is a class
@@ -124,14 +126,14 @@ class Group(ProtocolMeta):
 
 
 def functions(group: Group) -> list[str]:
-    """Return the names of all functions of a group, also the optional ones."""
+    """Return the names of all functions of a group, including the optional ones."""
     return [name for name in vars(group) if name[0] != "_"]
 
 
 def offered(
     adapter: object, method: Callable[Concatenate[Any, GivenT], ReturnedT]
 ) -> Callable[GivenT, ReturnedT] | None:
-    """Return the adapter's own function for an optional one of a group, None if it has none."""
+    """Return the adapter's function of that name, None if it leaves the optional function out."""
     found: Callable[GivenT, ReturnedT] | None = getattr(adapter, method.__name__, None)
     # an adapter whose class is derived from a group inherits the group's function, which is empty
     return None if getattr(found, "__func__", None) is method else found
@@ -140,7 +142,7 @@ def offered(
 def all_offered(
     adapters: Iterable[object], method: Callable[Concatenate[Any, GivenT], ReturnedT]
 ) -> list[Callable[GivenT, ReturnedT]]:
-    """Return what those of the adapters that have an optional function have for it."""
+    """Return the optional function of each adapter that has it."""
     return [found for adapter in adapters if (found := offered(adapter, method)) is not None]
 
 
@@ -148,7 +150,7 @@ def all_offered(
 
 
 class Binding(NamedTuple):
-    """The ways of one stream in and out of its library, prepared once for many scopes.
+    """The functions that make one stream current in its library, prepared once for many scopes.
 
     A scope first calls ``save`` of every library, and then ``enter`` of every library. A Ctrl-C can
     come after any call that these functions make. ``leave`` puts the library back all the same.
@@ -161,21 +163,22 @@ class Binding(NamedTuple):
     leave: Callable[[Any], object]
     """Restore exactly what was current at ``save``.
 
-    It is called however far ``enter`` came, or not at all, and again if it is interrupted.
+    StreamKit calls it even if ``enter`` was interrupted or never called, and again if ``leave`` is
+    interrupted.
     """
     is_current: Callable[[], bool]
-    """Whether the stream, this very object, is current now; asked inside such a scope only.
+    """Whether this very stream object is current now.
 
-    Unless it is ``told_outside``.
+    Asked only inside a scope of the stream, unless ``told_outside``.
     """
     set_current: Callable[[], object]
     """Make the stream current again inside such a scope, remembering nothing."""
     keeps_device: bool = True
-    """Whether the device that is current stays so: these four change the library's state alone."""
+    """Whether these functions leave the current device alone, and change only the library."""
     told_outside: bool = False
     """Whether ``is_current`` is right anywhere, and no other thread can move the library.
 
-    Then ``streamkit.follow`` need not enter what is current already.
+    Then ``streamkit.follow`` need not enter a stream that is current already.
     """
 
     @staticmethod
@@ -185,7 +188,7 @@ class Binding(NamedTuple):
         """Return the binding for a library that has one call to tell and one to set its stream.
 
         Args:
-            stream: The library's own.
+            stream: The stream to bind.
             current: Returns the library's current stream, in this thread.
             set_current: Makes a stream current, without a wait.
         """
@@ -203,13 +206,13 @@ class OwnDevice(NamedTuple):
     """The current device of a library that keeps one apart from the context."""
 
     current: Callable[[], int]
-    """Returns its CUDA ordinal, in this thread."""
+    """Returns the CUDA ordinal of the library's current device, in this thread."""
     restore: Callable[[int], object]
-    """Makes a device, by its ordinal, the current one again; nothing if it is already."""
+    """Makes the device of an ordinal current again; does nothing if it is current already."""
 
 
 class LibraryWork(NamedTuple):
-    """How to wait for work of a library that is on no stream of the user's.
+    """Two ways to wait for work of a library that is on no stream of the user's.
 
     StreamKit keeps the work until whoever waits has passed it. Both raise the error of work that
     has failed.
@@ -221,7 +224,7 @@ class LibraryWork(NamedTuple):
     UnsupportedStreamError if the library cannot let a stream wait for it.
     """
     finish: Callable[[], object]
-    """Blocks this thread, any one, until the work is done."""
+    """Blocks the calling thread, whichever it is, until the work is done."""
 
 
 @runtime_checkable
@@ -236,10 +239,7 @@ class CurrentStream(Protocol, metaclass=Group):
     def current(self, device: int) -> Any:
         """Return the library's current stream object in this thread.
 
-        Called with the device current. It may initialise the library's CUDA state.
-
-        Args:
-            device: The CUDA ordinal.
+        Called with the device current. The call may initialise the library's CUDA state.
 
         Raises:
             NoDeviceError: This build of the library has no CUDA.
@@ -247,37 +247,34 @@ class CurrentStream(Protocol, metaclass=Group):
 
     @abstractmethod
     def bind(self, stream: Any) -> Binding:
-        """Return the ways in and out for a stream, which are called with its device current.
+        """Return the binding of a stream, whose functions are called with its device current.
 
-        ``Binding.of`` makes them of two functions of the library.
-
-        Args:
-            stream: The library's own.
+        ``Binding.of`` makes one of two functions of the library.
         """
 
     def current_here(self) -> Any:
         """Return the library's current stream object of the current device, in this thread.
 
-        Only worth having if it is cheaper than ``current``.
+        Only worth having if this is cheaper than ``current``.
         """
 
     def current_context(self) -> int:
         """Return the ``CUcontext`` that is current in this thread, 0 if there is none.
 
-        Only worth having if it is quicker than the driver's bindings.
+        Only worth having if this is quicker than the driver's bindings.
         """
 
     def own_device(self) -> OwnDevice:
-        """Return what tells and restores the library's current device.
+        """Return the functions that tell and restore the library's current device.
 
-        For a library whose current device is its own, apart from the context. What ``leave`` gets
-        puts it back. If the context was another, a scope does so again when that is back.
+        For a library whose current device is its own, apart from the context. ``Binding.leave``
+        restores it. A scope restores it again after it has restored another context.
         """
 
     def work_of(self, obj: Any) -> LibraryWork:
         """Return how to wait for work of the library that is on no stream of the user's.
 
-        For example for a collective operation of several processes. Streams can wait for it.
+        An example is a collective operation of several processes, for which streams can wait.
 
         Args:
             obj: Any object that may stand for such work.
@@ -288,7 +285,7 @@ class CurrentStream(Protocol, metaclass=Group):
 
 
 def never_known() -> bool:
-    """Answer ``is_current`` where the library cannot say: each scope enters the stream anew."""
+    """Answer ``is_current`` for a library that cannot say, so each scope enters the stream anew."""
     return False
 
 
@@ -334,65 +331,53 @@ class Events(Protocol, metaclass=Group):
 
     @abstractmethod
     def borrow_event(self, handle: int, device: int, owner: object) -> Any:
-        """Return the library's event object on a handle.
+        """Return the library's event object on a handle, a ``cudaEvent_t``.
 
-        Args:
-            handle: The ``cudaEvent_t``.
-            device: The CUDA ordinal.
-            owner: The object has to keep it alive.
+        The event object has to keep ``owner`` alive.
 
         Raises:
             UnsupportedStreamError: The library cannot wrap an event.
         """
 
     def event_device(self, event: Any) -> int | None:
-        """Return the CUDA ordinal of an event's device, None if it has none yet.
-
-        Args:
-            event: The library's own.
-        """
+        """Return the CUDA ordinal of an event's device, None if it has none yet."""
 
     def record_event(self, event: Any, stream: Any) -> None:
-        """Record an event on a stream, where only the library itself can.
-
-        Args:
-            event: The library's own.
-            stream: The same.
-        """
+        """Record an event on a stream, where only the library itself can."""
 
 
 # -- memory -----------------------------------------------------------------------------------
 
 
 class ArrayLayout(NamedTuple):
-    """Where an array's memory is, and how it lies there."""
+    """The place of an array's memory, and how its elements lie in it."""
 
     address: int
-    """Of the first element."""
+    """The address of the first element."""
     shape: tuple[int, ...]
     """The number of elements along each axis."""
     strides: tuple[int, ...]
-    """In bytes."""
+    """The distance in bytes between neighbours along each axis."""
     dtype: Hashable
     """The type of an element, and whatever else says how its bytes are read."""
     itemsize: int
     """The bytes of an element."""
     needs_gradient: bool = False
-    """Whether the library records what is done with it, which a graph would not."""
+    """Whether the library records operations on the array, which a graph would not do."""
 
 
 class Storage(NamedTuple):
     """The memory that an array and its views share."""
 
     whole: Any
-    """One object for one memory, which holds it."""
+    """The one object that holds this memory."""
     is_own: bool
     """Whether the library has allocated the memory, and frees it when ``whole`` is gone."""
     is_held: Callable[[Any], bool] | None = None
     """Tells whether anything else holds ``whole``, as an array or a view does.
 
-    StreamKit then holds it for a stream that may end before the memory, so that the allocator need
-    not remember that stream.
+    StreamKit then holds ``whole`` for a stream that may end before the memory, so that the
+    allocator need not remember that stream.
     """
 
 
@@ -416,28 +401,16 @@ class Memory(Protocol, metaclass=Group):
 
     @abstractmethod
     def lend(self, array: Any, owner: object) -> Any:
-        """Return an array of the same class on the same memory that holds an owner.
+        """Return a second array, of the same class and memory, that keeps ``owner`` alive.
 
-        So do its views, and what other libraries make of it; ``array`` itself does not.
-
-        Args:
-            array: The library's own.
-            owner: What is kept alive.
+        Its views, and what other libraries make of it, keep it alive too; ``array`` does not.
         """
 
     def lent_by(self, array: Any) -> Any:
-        """Return the owner that an array, or the one it is a view of, was lent with, or None.
-
-        Args:
-            array: The library's own.
-        """
+        """Return the owner that an array, or the one it is a view of, was lent with, or None."""
 
     def record_stream(self, array: Any, stream: Any) -> bool:
         """Let the library's allocator reuse an array's memory only after the work of a stream.
-
-        Args:
-            array: The library's own.
-            stream: The same.
 
         Returns:
             False, and nothing is done, if the memory is not the allocator's.
@@ -446,45 +419,31 @@ class Memory(Protocol, metaclass=Group):
     def storage_of(self, array: Any) -> Storage:
         """Return the memory of an array, on a device or on the host.
 
-        Args:
-            array: The library's own.
-
         Raises:
             TypeError: It is not one piece of memory, such as a sparse array.
         """
 
     def adopt(self, memory: Any) -> Any:
-        """Return an array on memory, which the array and its views hold; waits for nothing.
+        """Return an array on memory that the array and its views then hold; waits for nothing.
 
         Args:
             memory: An object with ``__dlpack__`` and ``__cuda_array_interface__``.
         """
 
     def array_layout(self, array: Any) -> ArrayLayout:
-        """Return the layout of an array, so that a graph or ``races`` can know it again.
-
-        Args:
-            array: The library's own.
+        """Return the layout of an array, by which a graph or ``races`` recognises it.
 
         Raises:
             TypeError: It is not one piece of memory.
         """
 
     def array_like(self, array: Any, device: int) -> Any:
-        """Return a new array of the same shape and type on a device, not filled.
-
-        Args:
-            array: The library's own.
-            device: The CUDA ordinal.
-        """
+        """Return a new array of the same shape and type on a device, not filled."""
 
     def copy_array(self, to: Any, source: Any, stream: Any) -> None:
-        """Copy an array into another one. One of them can be on the host.
+        """Copy one of the library's arrays into another. Either can be on the host.
 
-        Args:
-            to: The library's own.
-            source: The same.
-            stream: The library's own, its current one if any.
+        If the library has a current stream, ``stream`` is that one.
         """
 
     def pieces_of_memory(self) -> Iterable[tuple[int, int]]:
@@ -495,16 +454,16 @@ class Memory(Protocol, metaclass=Group):
 
 
 class Settings(NamedTuple):
-    """What a program can set in a library, in this thread, that changes what its calls compute."""
+    """The settings of a library, in this thread, that change the results of its calls."""
 
     names: tuple[str, ...]
-    """What each is called, as in "grad mode"."""
+    """The name of each setting, as in "grad mode"."""
     read: Callable[[], tuple[Hashable, ...]]
-    """Returns what each is now, in the order of the names, and equal if nothing was set meanwhile.
+    """Returns the present values, in the order of the names; equal if nothing was set meanwhile.
 
-    Each call of a graphed function calls it, also while the thread captures. So it is quick, and
-    asks the driver nothing that breaks a capture. What it returns is held as long as the graph. A
-    value that is equal to no other keeps a call from being a graph, where the library has to see
+    Each call of a graphed function calls ``read``, also while the thread captures. So ``read`` has
+    to be quick, and must ask the driver nothing that breaks a capture. The graph holds the values.
+    A value that is equal to no other keeps a call from being a graph, where the library has to see
     all that the function does.
     """
 
@@ -512,7 +471,7 @@ class Settings(NamedTuple):
 class NeedsFunction:
     """The value of a setting under which a library has to see all that the function does.
 
-    It is equal to no other, so that no call is a graph's.
+    Such a value is equal to no other, so that no call is a graph's.
     """
 
     def __str__(self) -> str:
@@ -520,19 +479,19 @@ class NeedsFunction:
 
 
 class CapturePart(Protocol):
-    """One library's part in a capture; its stream is the library's current one all the while."""
+    """One library's part in a capture, during which its stream is the library's current one."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Begin it."""
+        """Begin the part."""
 
     @abstractmethod
     def end(self) -> Any:
-        """End it well; return what the graph then holds."""
+        """End a part that went well; return an object for the graph to hold."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """End it if it was begun, in whatever state; the library is afterwards as before."""
+        """End the part if it was begun, in whatever state; leave the library as it was before."""
 
 
 class JoinedPart(CapturePart, Protocol):
@@ -540,10 +499,10 @@ class JoinedPart(CapturePart, Protocol):
 
     @abstractmethod
     def free_deferred(self) -> None:
-        """Free what captures and graphs held; what cannot be freed now waits for the next call.
+        """Free what captures and graphs held; leave the rest, if any, for the next call.
 
-        Called at the end of a whole capture, before its graph can run. Nothing captures in this
-        thread. It must not wait.
+        Called at the end of a whole capture, before its graph can run, while nothing captures in
+        this thread. The function must not wait.
         """
 
 
@@ -551,44 +510,38 @@ class CapturedGraph(Protocol):
     """An executable graph, as ``end`` of the part that began the capture returns it."""
 
     graph: int
-    """The ``CUgraph``, kept to be looked at."""
+    """The ``CUgraph``, from which nodes and pictures are read."""
     executable: int
     """The ``CUgraphExec``."""
     shared: str | None
-    """What graphs that were captured on one stream share and cannot use at once, if anything."""
+    """The resource that graphs captured on one stream share and cannot use at once, if any."""
 
     @abstractmethod
     def launch(self, stream: Any) -> bool | None:
-        """Queue a run; return whether the driver may launch the executable from now on.
-
-        Args:
-            stream: The library's own.
-        """
+        """Queue a run; return whether the driver may launch the executable from now on."""
 
     @abstractmethod
     def close(self) -> None:
-        """Destroy both; no launch runs any more, and no capture goes on here."""
+        """Destroy graph and executable; no launch still runs, and this thread captures nothing."""
 
 
 @runtime_checkable
 class Capture(Protocol, metaclass=Group):
-    """The library takes part in captures, which needs a current stream. All is optional."""
+    """The library, which has a current stream, takes part in captures. All is optional."""
 
     def prepare(self, *, empties_cache: bool) -> None:
-        """Make what the library makes at its first use, because a capture forbids it.
-
-        Called before anything captures, for the current device.
+        """Set the library up for the current device before a capture, which would forbid that.
 
         Args:
-            empties_cache: Many graphs have ended. A library that gives each the memory of a pool of
-                its own then gives the device back what it has in its cache, which may wait for it.
+            empties_cache: Many graphs have ended. A library that gives each graph a memory pool
+                then returns its cached memory to the device, which may wait for the device.
         """
 
     def settings(self) -> Settings:
         """Return the library's settings, which a graph has as they were at its capture.
 
-        ``graphed`` asks for them once, and reads them at each call: under others it has another
-        graph. The current device is not one of them, because ``graphed`` knows it.
+        ``graphed`` asks for them once, and reads their values at each call: other values need
+        another graph. The current device is no setting here, because ``graphed`` knows it.
         """
 
     def begins_capture(self, stream: Any, mode: str, origin: Any) -> CapturePart:
@@ -597,54 +550,43 @@ class Capture(Protocol, metaclass=Group):
         For a library that takes part only in captures that it has begun, one at a time.
 
         Args:
-            stream: The library's own.
+            stream: The stream that the user captures.
             mode: "global", "thread_local" or "relaxed".
-            origin: The library's own too, which no other graph has. A library whose graphs must not
-                end while others live that began on their stream begins here; ``stream`` then joins.
-                The same as ``stream`` if that is the graph's alone.
+            origin: A stream of the library that no other graph has; ``stream`` itself if that is
+                the graph's alone. A library whose graphs must not end while others live that began
+                on the same stream begins on ``origin``, and lets ``stream`` join.
         """
 
     def joins_capture(self, stream: Any, mode: str) -> JoinedPart:
-        """Return the part that joins a capture.
+        """Return the part that joins a capture, with the arguments of ``begins_capture``.
 
         For a library that has to know of captures that others begin, one at a time.
-
-        Args:
-            stream: The library's own.
-            mode: As in ``begins_capture``.
         """
 
     def around_capture(self, *, captures: bool) -> AbstractContextManager[object]:
-        """Return the block in which this thread does what is captured.
+        """Return the context in which this thread submits the work that is captured.
 
-        It can let the library allocate from a new pool, and give the pool, which the graph then
-        holds. That is dropped when the graph is destroyed, and what StreamKit's streams and the
-        libraries' current ones had been given by then has run. What it frees then must not wait.
+        The context can let the library allocate from a new pool, and give that pool to the graph,
+        which holds it. The pool is dropped once the graph is destroyed and all work has run that
+        StreamKit's streams and the libraries' current ones had by then. Its end must not wait.
 
-        It can also have the calling thread give the GPU all work of the block, where the library
-        has threads of its own for some of it. There the current streams of other libraries are
-        others, and a capture is not seen.
+        The context can also have the calling thread submit all work of the block, if the library
+        has threads of its own for some of it. Those threads have other current streams, and do not
+        see the capture.
 
         Args:
             captures: False for a call of a function that is captured later, which no graph holds.
         """
 
     def detached(self, array: Any) -> Any:
-        """Return an array of a result without what it remembers of how it was made, or itself.
+        """Return a result's array without its memory of how it was made, or the array itself.
 
         For a library whose arrays keep alive the work that made them, with the streams on which
-        that ran.
-
-        Args:
-            array: The library's own.
+        that work ran.
         """
 
     def explain_capture(self, error: Exception) -> str | None:
-        """Return what to do about an error inside a capture, None if unknown.
-
-        Args:
-            error: The library's own.
-        """
+        """Return what to do about an error of the library in a capture, None if unknown."""
 
 
 # -- diagnosis --------------------------------------------------------------------------------
@@ -654,51 +596,51 @@ class Finding(NamedTuple):
     """Something wrong that ``streamkit.doctor()`` tells, with what to do about it."""
 
     code: str
-    """What it is, in a word that scripts can rely on, as in "two-views"."""
+    """The kind of finding, in a word that scripts can rely on, as in "two-views"."""
     what: str
     """What is wrong, with which object, in one sentence."""
     remedy: str
     """What to do."""
     library: str | None = None
-    """The name of the library that it concerns, if it is one."""
+    """The name of the library that the finding concerns, if it concerns one."""
 
 
 class MemoryUse(NamedTuple):
     """Memory that a kernel uses, as its parameters tell."""
 
     address: int
-    """Of the first element. An address without memory behind it is left out."""
+    """The address of the first element. One without memory behind it is left out."""
     mode: Literal["read", "write", "unknown"]
-    """"write" also if it reads it too."""
+    """"write" also if the kernel reads the memory too."""
     shape: tuple[int, ...] | None = None
-    """The number of elements along each axis; None if it may use all that follows the address."""
+    """The number of elements along each axis; None if any memory after the address may be used."""
     strides: tuple[int, ...] = ()
-    """In bytes."""
+    """The distance in bytes between neighbours along each axis."""
     itemsize: int = 1
     """The bytes of an element."""
     is_sure: bool = False
-    """Whether it surely uses all of these elements."""
+    """Whether the kernel surely uses all of these elements."""
 
 
 @runtime_checkable
 class Diagnosis(Protocol, metaclass=Group):
-    """What ``doctor`` and ``races`` learn from the library. All is optional."""
+    """Functions by which ``doctor`` and ``races`` ask the library. All are optional."""
 
     def diagnose(self) -> Iterable[Finding]:
-        """Return what is wrong now in the process or this thread, nothing if all is well.
+        """Return the faults found now in the process or this thread, none if all is well.
 
         Called if the library is loaded and there is a CUDA device, whose primary context is
-        current. It only looks: it changes nothing, and breaks no capture.
+        current. The function changes nothing, and breaks no capture.
         """
 
     def explain_kernel(self, name: str, parameters: Sequence[bytes]) -> Iterable[MemoryUse] | None:
         """Return all memory that a kernel of the library uses, None if that is not known.
 
-        StreamKit then looks for addresses in the parameters itself.
+        Given None, StreamKit looks for addresses in the parameters itself.
 
         Args:
             name: The kernel's name, as the library's source has it.
-            parameters: The bytes of each.
+            parameters: The bytes of each parameter.
         """
 
     def watch_operators(
@@ -706,12 +648,12 @@ class Diagnosis(Protocol, metaclass=Group):
     ) -> AbstractContextManager[None]:
         """Return a context in which the library tells what each of its operators does.
 
-        It counts for the thread that entered it, and for arrays in the memory of the host, of which
-        ``storage_of`` and ``array_layout`` tell more. Outside of it the library is as it was.
+        The context counts for the thread that entered it, and for arrays in host memory, of which
+        ``storage_of`` and ``array_layout`` tell more. Its end leaves the library as it was.
 
         Args:
-            tell: Is called after each operator that uses such an array: with the operator's name,
-                how it uses each of the arrays, and whether that is all. It writes what it returns.
+            tell: Is called after each operator that uses such an array, with the operator's name,
+                its use of each array, and whether that is all. An operator writes its results.
         """
 
 
@@ -719,14 +661,14 @@ class ArrayUse(NamedTuple):
     """How an operator, or a call, uses an array."""
 
     array: Any
-    """The library's own."""
+    """An array of the library."""
     mode: Literal["read", "write", "unknown"]
-    """``"write"`` if it only writes it. An operator that reads it too uses it twice."""
+    """``"write"`` if the array is only written. An operator that reads it too has two uses."""
     is_sure: bool
-    """Whether it surely uses all of it."""
+    """Whether all of the array is surely used."""
 
 
 GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis
 
 TOGETHER = (("array_layout", "array_like", "copy_array"),)
-"""The optional functions that StreamKit looks for by the first of them, and then calls too."""
+"""Optional functions that go together: an adapter that has the first has to have the others."""

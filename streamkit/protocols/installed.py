@@ -1,6 +1,6 @@
-"""What is installed and for which CUDA, and the line that installs what is missing beside it.
+"""The installed libraries, the CUDA they are built for, and the line that installs another.
 
-It is read from the metadata, and no library is imported for it.
+All is read from the packages' metadata, without importing a library.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Package(NamedTuple):
     name: str
     version: str
     cuda: str | None
-    """The CUDA it is built for; "cpu" if for none, None if it does not say."""
+    """The CUDA that it is built for; "cpu" if for none, None if it does not say."""
     module: str
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Those of the version; of one that does not begin with any they are beyond all."""
+        """The version's numbers; a version that begins with none counts as newer than all."""
         number = re.match(r"\d+(\.\d+)*", self.version)
         return tuple(map(int, number[0].split("."))) if number else (sys.maxsize,)
 
 
 def distributions() -> dict[str, Distribution]:
-    """Return what is installed, by normalised name; of two on the path the first, as imports."""
+    """Return the installed distributions by normalised name; of two on the path, the first."""
     found: dict[str, Distribution] = {}
     for distribution in importlib.metadata.distributions():
         try:
             name, version = distribution.name, distribution.version
-        except Exception:  # noqa: BLE001, S112 - a folder that pip left half removed names nothing
+        except Exception:  # noqa: BLE001, S112 - a folder that pip left half removed has no name
             continue
         if isinstance(name, str) and isinstance(version, str):
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution)
@@ -81,7 +81,7 @@ def _cuda_of(row: Library, name: str, distribution: Distribution) -> str | None:
     return built and (built[1] or CPU)
 
 
-# -- which CUDA to install for ----------------------------------------------------------------
+# -- the CUDA to install for ------------------------------------------------------------------
 
 
 def major_of(cuda: str) -> int:
@@ -92,8 +92,8 @@ def major_of(cuda: str) -> int:
 def cuda_in_use(found: Mapping[str, Package], served: int) -> int | None:
     """Return the major version of CUDA for which to install; None if nothing tells.
 
-    It is that of what is installed, as far as a driver of CUDA ``served`` serves it; else the
-    newest one that the driver serves. ``served`` is 0 where there is no driver.
+    This is the version that installed libraries are built for, as far as a driver of CUDA
+    ``served`` serves it; else the newest that the driver serves. ``served`` is 0 without a driver.
     """
     built = [
         (row, major_of(cuda))
@@ -103,19 +103,19 @@ def cuda_in_use(found: Mapping[str, Package], served: int) -> int | None:
     built = [(row, major) for row, major in built if not served or major <= served]
     if not built:
         return max(min(served, NEWEST), OLDEST) if served else None
-    # What has its own distribution for each CUDA is the smallest to install again, and what has
-    # CUDA's libraries inside goes with any: others come first.
+    # A library with a distribution for each CUDA is the smallest to install again, and one that
+    # brings CUDA's libraries goes with any CUDA: the others decide first.
     return min(built, key=lambda one: (one[0].carries_cuda, one[0].variants is not None))[1]
 
 
 def replacement(row: Library, package: Package | None, major: int) -> str:
-    """Return how to have a build for that CUDA, and not the one that is here, if one is."""
+    """Return how to install a build for that CUDA in place of the present one, if there is one."""
     first = f"pip uninstall {package.name}, then " if package is not None else ""
     return first + row.install_line(major)
 
 
 def install_line(library: str, served: int) -> str:
-    """Return how to install a library beside what is here, on a driver of CUDA ``served``."""
+    """Return how to install a library that fits the installed ones and a driver's CUDA."""
     found = packages(distributions())
     (row,) = [row for row in LIBRARIES if row.name == library]
     package, major = found.get(library), cuda_in_use(found, served)

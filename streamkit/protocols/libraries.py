@@ -1,6 +1,6 @@
-"""What StreamKit knows of a library without importing it."""
+"""The facts that StreamKit knows of a library without importing it."""
 
-# Without annotations from __future__: NamedTuple would compile each of them, at every import.
+# No ``from __future__ import annotations``: NamedTuple would compile each text, at every import.
 import sys
 from types import ModuleType
 from typing import NamedTuple
@@ -13,21 +13,21 @@ class Library(NamedTuple):
     """One library: the ``LIBRARY`` of its folder in ``backends``."""
 
     name: str
-    """What users write in ``to(name)``."""
+    """The name that users write in ``to(name)``."""
     label: str
-    """Its name where people read it."""
+    """The library's name in texts for people."""
     adapter: str
     """The module of its adapter, below ``streamkit.backends``."""
     module: str
     """The module that is loaded if an object of the library exists."""
     mark: str
-    """A name in ``module`` by which the library is told from another module of that name."""
+    """A name in ``module`` that tells the library from another module of that name."""
     requirements: dict[int, str]
-    """What pip is given to install it, by the major version of CUDA."""
+    """The argument of pip that installs the library, by the major version of CUDA."""
     distribution: str
-    """What it is called in the package index."""
+    """The library's name in the package index."""
     variants: str | None = None
-    """A pattern of its distributions' names, if it has several; only one may be installed."""
+    """A pattern of the distributions' names, if there are several; only one may be installed."""
     oldest: tuple[int, ...] = ()
     """The oldest version that StreamKit can serve."""
     newest: tuple[int, ...] = ()
@@ -35,55 +35,55 @@ class Library(NamedTuple):
     cuda: str | None = None
     """A pattern that finds the CUDA of a build in "name==version", or in ``cuda_file``.
 
-    If it matches without its group, the build is for no CUDA.
+    If the pattern matches without its group, the build is for no CUDA.
     """
     cuda_file: str | None = None
     """The installed file in which ``cuda`` looks."""
     on_macos: str | None = None
-    """What pip is given on macOS, which has no CUDA; None if the library is nothing without."""
+    """The argument of pip on macOS, which has no CUDA; None if the library does not exist there."""
     carries_cuda: bool = False
-    """Whether CUDA's libraries are a part of it, so that it goes with builds for any CUDA."""
+    """Whether the library brings CUDA's libraries, and so goes with builds for any CUDA."""
     compiles_with: str | None = None
-    """The library of the CUDA toolkit that it loads to compile kernels, if it brings none."""
+    """The library of the CUDA toolkit that compiles its kernels, if it brings none itself."""
     switch: str | None = None
-    """The environment variable that makes handle 0 the per-thread default stream for it."""
+    """The environment variable that makes handle 0 the per-thread default stream here."""
     numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field that no code changes
-    """By major version, the first one that reads the switch as a number, not any text for yes."""
+    """By major version, the first release that reads ``switch`` as a number, not any text."""
     ignored_switch: str | None = None
     """A variable that looks like such a switch and has no effect."""
     aliases: tuple[str, ...] = ()
     """Other names that users may write."""
     has_current: bool = False
-    """Whether it has a current stream."""
+    """Whether the library has a current stream."""
     frees_on_legacy: bool = False
-    """Whether it frees its memory on the legacy default stream, wherever it is used."""
+    """Whether the library frees memory on the legacy default stream, whatever stream used it."""
     kernels: str | None = None
-    """A pattern that finds its kernels, and no others, by their demangled names."""
+    """A pattern that finds the library's kernels, and no others, by their demangled names."""
     operation: str | None = None
-    """A pattern whose last match in a kernel's name has what the kernel does as its group."""
+    """A pattern for a kernel's name, in whose last match the group is the operation."""
     colour: str | None = None
-    """The colour of its work in pictures."""
+    """The colour of the library's work in pictures."""
     uncompiled: dict[str, object] = {}  # noqa: RUF012 - a field that no code changes
     """The attributes, with their values, of a function that its compiler calls and never reads."""
 
     @property
     def root(self) -> str:
-        """The root package of its types."""
+        """The root package of the library's types."""
         return self.name.partition(".")[0]
 
     def is_module(self, found: object) -> bool:
-        """Whether it is the library's module, and not a program's own of that name or a stand-in.
+        """Whether an object is the library's module, not a program's of that name or a stand-in.
 
-        A module whose loading is put off is not it yet, and is not loaded by this.
+        A module whose loading is put off does not count yet, and stays unloaded.
         """
         return self.mark in _names_of(found)
 
     @property
     def stand_in(self) -> str | None:
-        """What is imported under the library's name and is not the library; None if nothing is."""
+        """A sentence about a module that only has the library's name; None if none is imported."""
         name, found = self.module, sys.modules.get(self.module)
         is_own = self.is_module
-        if found is None:  # perhaps what should be its package is none
+        if found is None:  # perhaps a plain module was imported in the place of the package
             name, found, is_own = self.root, sys.modules.get(self.root), _is_package
         if found is None or is_half_imported(found) or is_own(found):
             return None
@@ -95,14 +95,14 @@ class Library(NamedTuple):
 
     @property
     def stand_in_remedy(self) -> str:
-        """What to do about it."""
+        """The remedy for a stand-in."""
         return (
             f"Rename it, or take it off sys.path and out of sys.modules, so that 'import "
             f"{self.module}' finds {self.label}, if that is installed."
         )
 
     def install_line(self, major: int) -> str:
-        """Return the line that installs it for this major version of CUDA; "" if none can here."""
+        """Return the line that installs the library for a major version of CUDA; "" if none can."""
         if sys.platform == "darwin":
             return f"pip install {self.on_macos}" if self.on_macos else ""
         return f"pip install {self.requirements[min(max(major, OLDEST), NEWEST)]}"
@@ -111,17 +111,17 @@ class Library(NamedTuple):
 LIBRARIES: list[Library] = []
 """Every library with an adapter of ours, in the order in which they are asked and shown.
 
-The registry fills it. It is here for the modules below the registry too.
+The registry fills the list, which is here because modules below the registry need it too.
 """
 
 
 def is_module(found: object) -> bool:
-    """Whether it is a module, by its class: a mock says of itself what it is asked for."""
+    """Whether an object's class is that of modules: a mock answers ``isinstance`` as it is told."""
     return issubclass(type(found), ModuleType)
 
 
 def _names_of(found: object) -> dict[str, object]:
-    """Return what a module has itself, without what it would make up or load if it were asked."""
+    """Return the module's own names, without those that it would make up or load if asked."""
     names: dict[str, object] = (
         object.__getattribute__(found, "__dict__") if is_module(found) else {}
     )

@@ -1,4 +1,4 @@
-"""One CUDA queue: what an adapter reads of it, and the record that StreamKit keeps of it."""
+"""One CUDA queue as an adapter reads it, and the record that StreamKit keeps of the queue."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LEGACY, PER_THREAD = 1, 2
 
 
 class _Here(threading.local):
-    """A token for each thread, because a new thread can get the ident of one that has ended."""
+    """A token for each thread, because a new thread can get the ident of an ended one."""
 
     def __init__(self) -> None:
         self.token = ThreadToken()
 
 
 class ThreadToken:
-    """One thread, which stays distinct from all others after its end."""
+    """One thread, distinct from all others even after its end."""
 
     def __init__(self) -> None:
         self._thread = threading.current_thread()
@@ -43,12 +43,12 @@ def this_thread() -> ThreadToken:
 
 
 class Queue:
-    """One CUDA queue: its handle, its device, and what keeps the handle valid.
+    """One CUDA queue: its handle, its device, and the owner that keeps the handle valid.
 
     An adapter makes one in ``extract`` from the handle, the device if the object names it (else
     None), and the owner: the object with which the handle dies, or None where nothing destroys
-    it. StreamKit asks the driver for the rest. ``borrow`` gets a ``QueueRecord``, and the object
-    it returns must hold that record alive.
+    the handle. StreamKit asks the driver for the rest. ``borrow`` gets a ``QueueRecord``, which
+    the object that it returns must keep alive.
     """
 
     __slots__ = (
@@ -56,15 +56,15 @@ class Queue:
     )  # fmt: skip
 
     handle: int
-    """What the driver is given: 1 for the legacy stream, 2 for the per-thread one."""
+    """The handle for the driver: 1 for the legacy stream, 2 for the per-thread one."""
     device: int | None
     """The CUDA ordinal; None until the driver was asked."""
     owner: Any
-    """Kept alive, because the handle dies with it."""
+    """The object with which the handle dies, kept alive."""
     permanent: bool
-    """Whether it lives as long as the process; an adapter may set it, and keep this Queue."""
+    """Whether the queue lives as long as the process. An adapter may set it, and keep the Queue."""
     dies_with_owner: bool
-    """Whether nothing but the owner's end destroys it, so the driver need not be asked again."""
+    """Whether only the owner's end destroys the handle, so the driver need not be asked again."""
     record: QueueRecord | None
     """The complete record of a permanent queue, once it is known."""
 
@@ -95,13 +95,13 @@ class Queue:
 
 
 class NullStream(Queue):
-    """Handle 0 as CUDA Python's bindings take it; the driver tells which default stream that is."""
+    """Handle 0 of CUDA Python's bindings; the driver tells which default stream this is."""
 
     __slots__ = ()
 
 
 def queue_of_bindings(handle: int, owner: object = None, *, dies_with_owner: bool = False) -> Queue:
-    """Return the queue of a handle that its library gives to CUDA Python's bindings."""
+    """Return the queue of a handle that a library gives to CUDA Python's bindings."""
     if handle <= PER_THREAD:
         return Queue(handle) if handle else NullStream(handle)
     return Queue(handle, None, owner, dies_with_owner=dies_with_owner)
@@ -111,10 +111,10 @@ _NO_VIEWS: dict[str, Callable[[], Any]] = {}
 
 
 class QueueRecord(Queue):
-    """All that StreamKit knows of a queue: what the driver says, and what was made for it."""
+    """All that StreamKit knows of a queue, from the driver and from the objects made for it."""
 
-    # An attribute with a value here has it until it is set. The others are read in inner loops,
-    # where Python 3.12 searches long for what has a value in the class too.
+    # A value given here is the attribute's until that is set. The attributes without one are read
+    # in inner loops, where Python 3.12 takes long to find an attribute that the class has too.
     handle: int
     device: int
     owner: object
@@ -123,9 +123,9 @@ class QueueRecord(Queue):
     context: int
     """The CUcontext; 0 until the record is complete."""
     id: int | None
-    """What cuStreamGetId says; None while unknown because the stream captures."""
+    """The id from cuStreamGetId; None while unknown because the stream captures."""
     nonblocking: bool | None = None
-    """Without the implicit order with the legacy stream; None while unknown."""
+    """Whether the legacy stream has no implicit order with the queue; None while unknown."""
     dies_with_owner: bool = False
     """Whether the handle is valid as long as ``owner`` lives."""
     primary: bool = True
@@ -133,34 +133,34 @@ class QueueRecord(Queue):
     thread: ThreadToken | None
     """The thread that a per-thread default stream belongs to."""
     name: str | None = None
-    """What its creator called it."""
+    """The name that its creator gave."""
     capture: int | None = None
-    """The capture id under which it was first seen, while ``id`` is unknown."""
+    """The id of the capture in which the queue was first seen, while ``id`` is unknown."""
     handle_exposed: bool = True
-    """Whether code outside StreamKit may have its handle."""
+    """Whether code outside StreamKit may have the handle."""
     older_record: QueueRecord | None = None
-    """The record of this queue that was there first, of another owner or none; it lives as long."""
+    """An earlier record of this queue, of another owner or none, which this one keeps alive."""
     views: Mapping[str, Callable[[], Any]] = _NO_VIEWS
-    """By library, a reference to its object on this queue, called to get it."""
+    """By library, a reference whose call returns the library's object on this queue."""
     driver_stream: Any
-    """The bindings' object of its handle: the driver answers about it faster than about an int.
+    """The bindings' object of the handle, about which the driver answers faster than about an int.
 
     Made at the first use; None for a default stream.
     """
     core: Any
-    """The object through which it records and waits, made at the first use."""
+    """The object of cuda.core that records and waits for the queue, made at the first use."""
     seen_with: Any = None
-    """Of a record without an owner: a weak reference to one that ``core`` has to go with."""
+    """Of a record without an owner: a weak reference to an owner at whose end ``core`` goes."""
     wait_events: Any
-    """The spare events that can be recorded on it, see ``lifetime.spare_events``."""
+    """The spare events that can be recorded on the queue, see ``lifetime.spare_events``."""
     seen_by_events: Callable[[], QueueRecord | None] | None = None
-    """What an event notes at its record: gives this queue while it can be asked. Made when used."""
+    """The reference that an event notes at its record: returns this queue while it can be asked."""
     keepalive: Any = None
-    """The list of what must outlive its work, made at the first use."""
+    """The list of objects that must outlive the queue's work, made at the first use."""
     calls: Any = None
-    """What ``then`` was given to call on it, in order."""
+    """The functions that ``then`` was given for this queue, in order."""
     marking: Any = None
-    """The lock under which its points are made, one at a time. Made at the first use."""
+    """The lock under which the queue's points are made, one at a time. Made at the first use."""
     latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
@@ -185,10 +185,10 @@ class QueueRecord(Queue):
         return record
 
     def view(self, library: str) -> Any:
-        """Return that library's object on this queue if one is alive, else None."""
+        """Return a library's object on this queue if one is alive, else None."""
         found = self.views.get(library)
         return None if found is None else found()
 
     def note_view(self, library: str, view: Callable[[], Any]) -> None:
-        """Keep a reference to that library's object on this queue."""
+        """Keep a reference to a library's object on this queue."""
         self.views = {**self.views, library: view}

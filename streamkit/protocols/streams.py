@@ -1,4 +1,4 @@
-"""The contract of what users hold: streams, events and graphs, and whatever stands for one.
+"""The contract of streams, events and graphs, and of the objects that can stand for one.
 
 This file knows no library and calls no driver.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._support.classes import StaticProtocol, made_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -44,7 +44,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def handle(self) -> int:
-        """The ``cudaStream_t`` as a plain int, spelled as it came: 0 and 1 are both legacy.
+        """The ``cudaStream_t`` as a plain int, unchanged: 0 and 1 both name the legacy stream.
 
         Raises:
             UnsupportedStreamError: It is a host stream, with no CUDA stream behind it.
@@ -92,7 +92,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         Args:
             event: Any library's event to record again; None makes a new one.
             timing: Let the new event measure time.
-            external: Make it a node of the graph being captured, instead of an edge in it.
+            external: Make the record a node of the graph being captured, instead of an edge in it.
 
         Raises:
             UnsupportedStreamError: ``event`` is not an event; or ``external`` on a host stream.
@@ -112,7 +112,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
                 recorded point, where one that was never recorded orders nothing, as in CUDA; or
                 work, a ``torch.distributed.Work`` or the future of one, for that collective
                 operation. Work is kept alive until this stream has passed it.
-            external: Make it a node of the graph being captured, instead of an edge in it.
+            external: Make the wait a node of the graph being captured, instead of an edge in it.
 
         Raises:
             UnsupportedStreamError: ``other`` is none of these; its library cannot let a stream wait
@@ -143,22 +143,22 @@ class Stream(Protocol, metaclass=StaticProtocol):
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend an asyncio task until all work submitted so far has run; errors as ``sync``'s.
 
-        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        The thread, any one, needs a running loop. Cancelling the task leaves the work alone.
         """
 
     @abstractmethod
     def to(self, library: str) -> Any:
-        """Return that library's own stream object on this queue; it keeps the queue alive.
+        """Return a library's own stream object on this queue, which that object keeps alive.
 
-        The same object each time, and the wrapped one for its own library.
+        The object is the same each time, and the wrapped one for its own library.
 
         Args:
-            library: Its name, such as "torch", "cupy", "warp", "numba" or "cuda.core".
+            library: The library's name, such as "torch", "cupy", "warp", "numba" or "cuda.core".
 
         Raises:
-            BackendNotInstalledError: It cannot be imported.
-            UnsupportedStreamError: It cannot take the stream; or no adapter has this name. Always
-                on a host stream.
+            BackendNotInstalledError: The library cannot be imported.
+            UnsupportedStreamError: The library cannot take the stream; or no adapter has this name.
+                Always on a host stream.
         """
 
     @abstractmethod
@@ -234,7 +234,7 @@ class Event(Protocol, metaclass=StaticProtocol):
     def __await__(self) -> Generator[Any, Any, None]:
         """Suspend an asyncio task until the last recorded point was reached; errors as ``sync``.
 
-        It takes a running loop, in any thread. Cancelling the task leaves the work alone.
+        The thread, any one, needs a running loop. Cancelling the task leaves the work alone.
         """
 
     @abstractmethod
@@ -247,26 +247,26 @@ class Event(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def to(self, library: str) -> Any:
-        """Return that library's event object on this event, which it keeps alive.
+        """Return a library's event object on this event, which that object keeps alive.
 
         Args:
-            library: Its name, as in ``Stream.to``.
+            library: The library's name, as in ``Stream.to``.
 
         Raises:
-            UnsupportedStreamError: It cannot wrap an event (torch, cuda.core). Always on a host
-                event.
-            BackendNotInstalledError: It cannot be imported.
+            UnsupportedStreamError: The library cannot wrap an event (torch, cuda.core). Always on a
+                host event.
+            BackendNotInstalledError: The library cannot be imported.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give up an owned event; queues that wait for it still do. Nothing on a borrowed one."""
+        """Give up an owned event; queues still wait for it. Nothing happens to a borrowed one."""
 
 
 @made_by("'with streamkit.capture() as graph:' makes a graph")
 @runtime_checkable
 class Graph(Protocol, metaclass=StaticProtocol):
-    """What ``streamkit.capture`` gives: the work of its block, to be launched again and again.
+    """The work of a block of ``streamkit.capture``, to be launched again and again.
 
     Methods may be called from any thread, but ``section``, which is for inside the block.
     """
@@ -279,17 +279,17 @@ class Graph(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def stream(self) -> Stream:
-        """The stream on which it is captured, current in every library inside the block."""
+        """The stream that is captured, current in every library inside the block."""
 
     @property
     @abstractmethod
     def nodes(self) -> int:
-        """How many nodes it has; inside the block, so far."""
+        """The number of nodes; inside the block, of those captured so far."""
 
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether it was closed, or its capture failed."""
+        """Whether the graph was closed, or its capture failed."""
 
     @abstractmethod
     def launch(self, stream: StreamLike | None = None) -> None:
@@ -328,7 +328,7 @@ class Graph(Protocol, metaclass=StaticProtocol):
         """Hold a part of the block that must not be empty.
 
         Args:
-            name: What the error calls it.
+            name: The part's name in the error.
 
         Raises:
             CaptureError: The part has added no node to the graph; or nothing is being captured.
@@ -339,7 +339,7 @@ class Graph(Protocol, metaclass=StaticProtocol):
         """Keep objects alive as long as the graph.
 
         Args:
-            *objects: Arrays from before that its work uses, or anything else.
+            *objects: Arrays from before the capture that its work uses, or anything else.
         """
 
     @abstractmethod
@@ -355,10 +355,10 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Give up the graph and what it holds, once its last run has ended; returns at once.
+        """Give up the graph and all that it holds, once its last run has ended; returns at once.
 
         Raises:
-            CaptureError: It is called inside the graph's own block.
+            CaptureError: The call is inside the graph's own block.
         """
 
 
@@ -385,18 +385,15 @@ class _HasStreamId(Protocol):
 class _HasPointer(Protocol):
     @property
     def ptr(self) -> Any: ...
-    @property
-    def wait_event(self) -> Callable[..., Any]: ...
+    def wait_event(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _HasAutoSynchronize(Protocol):
-    @property
-    def auto_synchronize(self) -> Callable[..., Any]: ...
+    def auto_synchronize(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _HasGetPtr(Protocol):
-    @property
-    def getPtr(self) -> Callable[..., Any]: ...  # noqa: N802 - its own name
+    def getPtr(self, *arguments: Any, **options: Any) -> Any: ...  # noqa: N802 - its own name
 
 
 class _HasCudaEvent(Protocol):
@@ -405,15 +402,13 @@ class _HasCudaEvent(Protocol):
 
 
 class _HasElapsedTime(Protocol):
-    @property
-    def elapsed_time(self) -> Callable[..., Any]: ...
+    def elapsed_time(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _IsRecorded(Protocol):
     @property
     def ptr(self) -> Any: ...
-    @property
-    def record(self) -> Callable[..., Any]: ...
+    def record(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _IsDone(Protocol):
@@ -424,22 +419,17 @@ class _IsDone(Protocol):
 
 
 class _HasFuture(Protocol):
-    @property
-    def get_future(self) -> Callable[..., Any]: ...
-    @property
-    def is_completed(self) -> Callable[..., Any]: ...
+    def get_future(self, *arguments: Any, **options: Any) -> Any: ...
+    def is_completed(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _HasValue(Protocol):
-    @property
-    def value(self) -> Callable[..., Any]: ...
-    @property
-    def add_done_callback(self) -> Callable[..., Any]: ...
+    def value(self, *arguments: Any, **options: Any) -> Any: ...
+    def add_done_callback(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _SupportsDlpack(Protocol):
-    @property
-    def __dlpack_device__(self) -> Callable[..., Any]: ...
+    def __dlpack_device__(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class _SupportsCudaArrayInterface(Protocol):
@@ -455,13 +445,13 @@ ForeignStream = (
     | _HasAutoSynchronize  # of numba-cuda
     | _HasGetPtr  # of cuda.bindings
 )
-"""Another library's stream, known by what it has: so a type checker needs no library."""
+"""Another library's stream, recognised by its members, so a type checker needs no library."""
 
 StreamLike = Stream | ForeignStream
-"""Whatever ``streamkit.wrap`` takes: the annotation for a ``stream`` parameter.
+"""Any object that ``streamkit.wrap`` takes: the annotation for a ``stream`` parameter.
 
-A type checker refuses what has nothing of a stream. For a library that has an adapter, and whose
-streams look like none of these, pass ``typing.cast(Any, stream)``.
+A type checker refuses an object that has no member of a stream. For a library that has an adapter,
+and whose streams look like none of these, pass ``typing.cast(Any, stream)``.
 """
 
 EventLike = (
@@ -472,11 +462,11 @@ EventLike = (
     | _IsDone  # of cuda.core
     | _HasGetPtr  # of cuda.bindings
 )
-"""Whatever ``streamkit.wrap_event`` takes: any library's event."""
+"""Any object that ``streamkit.wrap_event`` takes: any library's event."""
 
 WorkLike = _HasFuture | _HasValue  # a future of Python has no ``value``
-"""What ``Stream.wait`` takes beside streams and events: a work of torch.distributed, or a future of
+"""Work that ``Stream.wait`` takes beside streams and events: of torch.distributed, or a future of
 torch's."""
 
 ArrayLike = _SupportsDlpack | _SupportsCudaArrayInterface
-"""Whatever ``streamkit.handoff`` takes: any library's array."""
+"""Any object that ``streamkit.handoff`` takes: any library's array."""

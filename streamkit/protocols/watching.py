@@ -1,12 +1,11 @@
-"""What a watcher may rely on: the steps and the queues that the acting part reports.
+"""The steps and the queues that the acting part reports, with all that a watcher may rely on.
 
-``diagnostics`` is written against these. A step is reported to ``_queues.trace.listeners``, a queue
-to ``_queues.identity.watch``.
+``diagnostics`` is written against these protocols. A step is reported to
+``_queues.trace.listeners``, and a queue to ``_queues.identity.watch``.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ Kind = Literal[
 
 
 class WatchedStep(Protocol):
-    """One thing that a host stream is given, or one wait of the host."""
+    """One piece of work that a host stream is given, or one wait of the host."""
 
     kind: Kind
     stream: Any
@@ -29,13 +28,13 @@ class WatchedStep(Protocol):
     call: Any
     """The function with its arguments, for as long as the step is reported."""
     mark: Any
-    """The point that it sets or waits for; or the step of the function given to ``then``."""
+    """The point that the step sets or waits for; or the step of the function given to ``then``."""
     is_inline: bool
-    """Whether the thread holds the stream, so that it runs at once."""
+    """Whether the thread holds the stream, so that the step runs at once."""
     is_ordered: bool
     thread: int
     around: tuple[Callable[[Any], AbstractContextManager[object]], ...]
-    """A watcher adds what is to be open while it runs."""
+    """A watcher adds the contexts that are to be open while the step runs."""
     has_failed: bool
     order: int
     end_order: int
@@ -44,9 +43,7 @@ class WatchedStep(Protocol):
     end_ns: int
 
     @property
-    @abstractmethod
-    def giver(self) -> WatchedStep | None:
-        """The function of a queue that gave it; None for a thread of the program."""
+    def giver(self) -> WatchedStep | None: ...  # None for a thread of the program
 
 
 class WatchedQueue(Protocol):
@@ -61,11 +58,6 @@ class WatchedQueue(Protocol):
     views: Mapping[str, Callable[[], Any]]
 
     @property
-    @abstractmethod
-    def is_default(self) -> bool:
-        """Whether this is the legacy or the per-thread default stream."""
-
+    def is_default(self) -> bool: ...
     @property
-    @abstractmethod
-    def is_owned(self) -> bool:
-        """Whether StreamKit created the stream."""
+    def is_owned(self) -> bool: ...

@@ -365,10 +365,10 @@ def _in_own_pools(native: Any) -> Callable[..., Any]:
         # locked, because a second thread would take this thread's pool for the one to set again
         with _lock, driver.beside_captures(), contextlib.ExitStack() as back:
             for lent in queues:
-                found = memory_pools.current(lent.device)
+                found = driver.ask("cuDeviceGetMemPool", lent.device)
                 pool = lent.own_pool(found)
-                back.callback(memory_pools.set_current, lent.device, found)
-                memory_pools.set_current(lent.device, pool)
+                back.callback(driver.ask, "cuDeviceSetMemPool", lent.device, found)
+                driver.ask("cuDeviceSetMemPool", lent.device, pool)
             return native(*arguments)
 
     return call

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
-from streamkit._cuda import memory_pools  # a step of `share` is made to fail
+from streamkit.processes import driver as sharing  # a step of `share` is made to fail
 from streamkit.processes import (
     mappings,  # what is open of other processes
     open_event,
@@ -241,7 +241,7 @@ def test_the_source_of_a_copy_is_kept_until_the_copy_has_run(gate, s, monkeypatc
         raise MemoryError
 
     gate.hold(s.handle)
-    monkeypatch.setattr(memory_pools, "range_of", fail)
+    monkeypatch.setattr(sharing, "range_of", fail)
     with pytest.raises(MemoryError):
         sk.share(array, after=s, copy=True)
     monkeypatch.undo()

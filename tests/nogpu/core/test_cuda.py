@@ -7,6 +7,7 @@ import pytest
 import streamkit as sk
 from streamkit._cuda import driver as cuda_driver  # the calls around it need a device
 from streamkit._queues import registry  # the public calls need a device
+from streamkit.processes import driver as sharing  # the calls around it need a device
 from streamkit.protocols import Events, Queue
 from support.libraries import need
 
@@ -57,10 +58,10 @@ def test_a_handle_of_the_bindings(kind, handle):
 @pytest.mark.parametrize("kind", [driver.CUipcEventHandle, driver.CUipcMemHandle])
 def test_a_handle_for_another_process_is_read_and_written_whole(kind):
     data = bytes(range(64))
-    assert cuda_driver.handle_bytes(cuda_driver.handle_of(kind, data)) == data
+    assert cuda_driver.handle_bytes(sharing.handle_of(kind, data)) == data
     for wrong in (data[1:], data + b"x"):
         with pytest.raises(ValueError, match="size"):
-            cuda_driver.handle_of(kind, wrong)
+            sharing.handle_of(kind, wrong)
 
 
 def test_a_subclass_is_recognised():
