@@ -1,7 +1,7 @@
-"""Memory as libraries pass it on by DLPack: a ``DLManagedTensorVersioned``, and what holds it.
+"""Memory that libraries pass on by DLPack, and the owners that such memory holds.
 
-Memory that StreamKit itself describes is a ``DLManagedTensor``, which has no version, because every
-library takes that one.
+Libraries pass on a ``DLManagedTensorVersioned``. StreamKit itself describes memory by a
+``DLManagedTensor``, which has no version, because every library takes one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from streamkit._support import garbage, messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NAME, _USED = b"dltensor_versioned", b"used_dltensor_versioned"  # of capsules
-_PLAIN = b"dltensor"  # of one without a version
+_NAME, _USED = b"dltensor_versioned", b"used_dltensor_versioned"  # names of capsules
+_PLAIN = b"dltensor"  # the name of a capsule without a version
 _CUDA, _CUDA_MANAGED = 2, 13  # the device types
 
 
@@ -53,9 +53,9 @@ _Deleter = ctypes.CFUNCTYPE(None, c_void_p)  # called from any thread
 _call_deleter = ctypes.PYFUNCTYPE(None, c_void_p)
 
 _lent: dict[int, tuple[_ManagedTensor | _Plain, object, list[object]]] = {}
-"""By address, what is lent: the tensor that was given on, the owner, and the shape and strides."""
+"""Lent memory by address: the tensor that was given on, its owner, its shape and strides."""
 
-# Called when nothing uses what was given on any more: it lets the owner go.
+# Called when nothing uses the given tensor any more, so that the owner can go.
 _deleter = _Deleter(_lent.__delitem__)
 garbage.keep_forever(_deleter)  # a library can give memory back when the modules have gone
 
@@ -67,7 +67,7 @@ def _release(address: int) -> None:
 
 
 def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
-    """Return what ``make`` makes of the managed tensor at ``source``, so that it holds ``owner``.
+    """Return what ``make`` builds of the managed tensor at ``source``, so that it holds ``owner``.
 
     ``make`` gets the address of another managed tensor on the same memory, and takes it over. The
     one at ``source`` is released, so the owner has to hold the memory.
@@ -93,7 +93,7 @@ def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
 
 
 def owner_of(array: int) -> Any:
-    """Return the owner with which the memory was lent that begins where this managed tensor does.
+    """Return the owner of the lent memory that begins where this managed tensor does.
 
     The tensor, at the address ``array``, is released. None if no memory that was lent begins there.
     """
@@ -138,7 +138,7 @@ def as_capsule(address: int) -> Any:
 
 
 class Layout(NamedTuple):
-    """How an array lies in memory, in DLPack's words."""
+    """The layout of an array in memory, in DLPack's words."""
 
     address: int
     """Of the first element."""
@@ -158,7 +158,7 @@ class Layout(NamedTuple):
         return self._replace(address=self.address + by)
 
     def reach(self) -> tuple[int, int]:
-        """Return where its memory begins and where it ends; the array must have elements."""
+        """Return where the array's memory begins and ends; the array must have elements."""
         steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         first = sum(step for step in steps if step < 0) * self.itemsize
         last = sum(step for step in steps if step > 0) * self.itemsize
@@ -169,7 +169,7 @@ _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # of ``__cuda_array_interface
 
 
 def layout_of(array: Any) -> Layout:
-    """Return how an array lies in memory, without a wait; it raises whatever the array raises."""
+    """Return the layout of an array, without a wait; errors of the array's own methods pass."""
     if not hasattr(array, "__dlpack__"):
         return _of_interface(array.__cuda_array_interface__)
     capsule = array.__dlpack__(stream=-1)
@@ -196,7 +196,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class DescribedMemory:
-    """Memory of a CUDA device that a library makes an array of, which then holds the owner."""
+    """Memory of a CUDA device, of which a library makes an array that holds the owner."""
 
     def __init__(self, layout: Layout, device: int, owner: object) -> None:
         self._layout, self._device, self._owner = layout, device, owner
@@ -242,12 +242,12 @@ class DescribedMemory:
 
 # -- DLPack's exchange API ------------------------------------------------------------------------
 
-# Arrays of any library can have it: ``__dlpack_c_exchange_api__`` of their class is a capsule with
-# a table of C functions, from DLPack 1.3 on. It tells the library's current stream, and makes an
-# array of the library from memory that somebody else holds.
+# From DLPack 1.3 on a class of arrays can have ``__dlpack_c_exchange_api__``: a capsule with a
+# table of C functions, which tell the library's current stream, and make an array of the library
+# from memory that somebody else holds.
 _Pointer = ctypes.POINTER(c_void_p)
 _MAJOR = 1
-"""The major version of DLPack of which this is the table."""
+"""The major version of DLPack whose table is read here."""
 
 
 class _Api(ctypes.Structure):
@@ -266,7 +266,7 @@ class _Api(ctypes.Structure):
 
 
 class Exchange:
-    """What one class of arrays offers."""
+    """The exchange functions of one class of arrays."""
 
     def __init__(self, kind: type, api: _Api) -> None:
         self._kind, self._api = kind, api
@@ -305,7 +305,7 @@ class Exchange:
         return array
 
     def _check(self, code: int) -> None:
-        if code:  # and it has raised nothing
+        if code:  # the function has raised nothing
             raise RuntimeError(
                 f"a function of the DLPack exchange API of {self._kind.__module__}."
                 f"{self._kind.__qualname__} failed without a reason. Ask its author."
@@ -313,12 +313,12 @@ class Exchange:
 
 
 def exchange_of(kind: type) -> Exchange | None:
-    """Return what a class of arrays offers, None if it has no table that can be read."""
+    """Return the exchange functions of a class of arrays, None if it has no readable table."""
     try:
         address = pointer_in(
             getattr(kind, "__dlpack_c_exchange_api__", None), b"dlpack_exchange_api"
         )
-    except ValueError:  # no capsule, or one of another thing
+    except ValueError:  # no capsule, or one of another name
         return None
     while address:  # from the newest table that the library has to its older ones
         api = _Api.from_address(address)

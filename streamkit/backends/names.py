@@ -1,7 +1,7 @@
-"""What users of other libraries write, and the line that they write here instead.
+"""The calls of other libraries, and the line of StreamKit that replaces each.
 
-``names.txt`` is the table. The page for those who come from another library lists its rows, and our
-objects answer the names in them with the line.
+``names.txt`` is the table. The guide for users of other libraries lists its rows, and StreamKit's
+objects answer another library's name with the line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class OtherName(NamedTuple):
     """The part of the page; "" for a name that is only guessed, because the library lacks it."""
     libraries: str
     written: str
-    """What their users write."""
+    """The call of the other library."""
     ours: str
     """The line to write instead."""
     more: str = ""
-    """What the page adds to the line, in Markdown."""
+    """Markdown that the page adds to the line."""
     answered: str = ""
-    """Who answers which name with the line, as in "stream.query package.query"."""
+    """The attributes that answer with the line, as in "stream.query package.query"."""
 
 
 @functools.cache

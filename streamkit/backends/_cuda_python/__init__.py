@@ -1,4 +1,4 @@
-"""CUDA Python: what StreamKit knows of cuda.core and cuda.bindings without importing them."""
+"""CUDA Python: the facts about cuda.core and cuda.bindings that need no import of them."""
 
 from streamkit.protocols.libraries import Library
 

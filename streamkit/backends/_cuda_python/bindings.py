@@ -12,7 +12,7 @@ from streamkit.protocols.queues import queue_of_bindings
 
 name = "cuda.bindings"
 api = 1
-# not fixed: the object outlives its stream, and the handle can come back as another
+# not fixed: the object outlives its stream, whose handle can then be another stream's
 traits = Traits(any_context=True, remembers_handles=False)
 
 
@@ -24,7 +24,7 @@ def extract(obj: Any) -> Queue:
 
 
 def borrow(queue: Queue) -> Any:
-    """Build a ``CUstream``. It cannot hold anything: keep the StreamKit stream too."""
+    """Build a ``CUstream``, which holds nothing: its user keeps the StreamKit stream too."""
     return driver.CUstream(queue.handle)
 
 
@@ -36,5 +36,5 @@ def event_handle(event: Any) -> int:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Build a ``CUevent``. It cannot hold anything: keep the StreamKit event too."""
+    """Build a ``CUevent``, which holds nothing: its user keeps the StreamKit event too."""
     return driver.CUevent(handle)

@@ -1,4 +1,4 @@
-"""cuda.core: ``Stream``, ``GraphBuilder`` and ``Event``. It has no current stream."""
+"""cuda.core: ``Stream``, ``GraphBuilder`` and ``Event``, without a current stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ api = 1
 traits = Traits(
     any_context=True,
     hides_owners=True,  # behind C++ references
-    remembers_handles=False,  # its buffers hold their stream
+    remembers_handles=False,  # buffers of cuda.core hold their stream
 )
 
 
@@ -29,7 +29,7 @@ def extract(obj: Any) -> Queue:
         _, handle = obj.__cuda_stream__()
     except RuntimeError as error:
         raise messages.closed(obj) from error
-    return queue_of_bindings(handle % 2**64, obj)  # it reads the handle as signed
+    return queue_of_bindings(handle % 2**64, obj)  # cuda.core reads a handle as signed
 
 
 def borrow(queue: Queue) -> Any:
@@ -38,8 +38,8 @@ def borrow(queue: Queue) -> Any:
         return singletons[queue.handle]
     try:
         device = cuda.core.Device(queue.device)
-        device.set_current()  # create_stream asks for it, once in each thread
-        return device.create_stream(Source(queue))  # which it keeps alive
+        device.set_current()  # for create_stream, once in each thread
+        return device.create_stream(Source(queue))  # which the stream keeps alive
     except Exception as error:
         raise events.core_error("cuCtxSetCurrent", error) from error
 
@@ -48,13 +48,13 @@ def event_handle(event: Any) -> int:
     if not isinstance(event, cuda.core.Event):
         raise messages.not_a_stream(event)
     handle = int(event.handle or 0)
-    if not handle:  # each of its events has one until ``close``
+    if not handle:  # each event of cuda.core has a handle until ``close``
         raise messages.closed(event)
     return handle
 
 
 def event_device(event: Any) -> int | None:
-    event_handle(event)  # a closed one has no device, which each version tells in its own way
+    event_handle(event)  # a closed event has no device, which each version tells in its own way
     return int(event.device.device_id)
 
 

@@ -1,4 +1,4 @@
-"""CuPy: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+"""CuPy: the facts that need no import of the library. The adapter is in ``adapter``."""
 
 from streamkit.protocols.libraries import Library
 
@@ -13,7 +13,7 @@ LIBRARY = Library(
     variants=r"cupy(-(cuda|rocm).*)?",
     oldest=(14, 0),
     newest=(14, 2),
-    cuda=r"^cupy-cuda(\d\d)",  # from source or from conda it is called cupy: it has to be asked
+    cuda=r"^cupy-cuda(\d\d)",  # "cupy" from source or from conda does not tell
     compiles_with="nvrtc",
     switch="CUPY_CUDA_PER_THREAD_DEFAULT_STREAM",
     has_current=True,

@@ -1,4 +1,4 @@
-"""CuPy: its streams, events and arrays.
+"""CuPy: streams, events and arrays.
 
 ``from_external`` forgets the device and, with some objects, the owner, so ``borrow`` attaches both.
 """
@@ -39,16 +39,16 @@ _get = cupy.cuda.get_current_stream
 # and compatibility mismatch
 _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
-# As CuPy reads it: its kernels for handle 0 then run on the per-thread stream.
+# Read as CuPy does: with the switch, CuPy's kernels for handle 0 run on the per-thread stream.
 _PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
 
 
-# the second is deprecated, and still what many people hold
+# the second is deprecated, and many programs still use it
 _KINDS = cupy.cuda.Stream, getattr(cupy.cuda, "ExternalStream", cupy.cuda.Stream)
 
 
 def extract(obj: Any) -> Queue:
-    """Read a CuPy stream; its device -1 means unknown."""
+    """Read a CuPy stream, of which the device -1 means unknown."""
     if not isinstance(obj, _KINDS):
         raise messages.not_a_stream(obj)
     handle, device = obj.ptr, obj.device_id
@@ -58,12 +58,12 @@ def extract(obj: Any) -> Queue:
         handle = PER_THREAD
     if handle <= PER_THREAD:
         return Queue(handle, device)
-    # an ExternalStream does not destroy the handle: it holds what it was made from
+    # an ExternalStream does not destroy the handle, but holds the object it was made from
     return Queue(handle, device, obj, dies_with_owner=type(obj) is cupy.cuda.Stream)
 
 
 def borrow(queue: Queue) -> Any:
-    """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as its own do."""
+    """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as CuPy's own do."""
     if queue.handle == PER_THREAD:
         return cupy.cuda.Stream.ptds
     if queue.is_default and not _PER_THREAD:
@@ -93,9 +93,9 @@ current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
 
 
 def bind(stream: Any) -> Binding:
-    """Prepare the stream: it is pushed, and what the push may hide is remembered.
+    """Prepare the stream: a scope pushes it, and remembers the stream that the push may hide.
 
-    CuPy's pop returns to what was pushed before, not to what ``.use()`` set
+    CuPy's pop returns to the stream that was pushed before, not to one that ``.use()`` set
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
     device = stream.device_id
@@ -155,7 +155,7 @@ NOTED = holders(_example)
 
 
 def keep(stream: Any) -> None:
-    """Keep the stream object as long as memory refers to it."""
+    """Keep a stream object as long as CuPy's memory refers to it."""
     _kept[id(stream)] = stream
     release()
 
@@ -179,7 +179,7 @@ def event_handle(event: Any) -> int:
 
 
 def borrow_event(handle: int, device: int, owner: object) -> Any:
-    """Return what CuPy's methods read: any object with ``ptr``.
+    """Return an object with ``ptr``: CuPy's methods read nothing else.
 
     Not a ``cupy.cuda.Event``, whose end would destroy the event.
     """
@@ -197,7 +197,7 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build an array on the same memory, all of it, because a view can begin at its end."""
+    """Build an array on the whole memory, because a view can begin at the end of it."""
     owned = array.data.mem
     whole = cupy.cuda.UnownedMemory(owned.ptr, owned.size, owner, array.data.device_id)
     pointer = cupy.cuda.MemoryPointer(whole, array.data.ptr - owned.ptr)
@@ -218,7 +218,7 @@ def array_layout(array: Any) -> ArrayLayout:
 
 
 def array_like(array: Any, device: int) -> Any:
-    """Return an array of the same order, as far as CuPy keeps it."""
+    """Return an array of the same order, as far as CuPy keeps the order."""
     with cupy.cuda.Device(device):
         return cupy.empty_like(array)
 

@@ -41,7 +41,7 @@ _spare: deque[tuple[Any, _GraphMemory]] = deque()
 def _malloc(size: int, device: int) -> int:  # CuPy's signature; the device is current
     try:
         return driver.call_beside_captures(memory_pools.allocate, device, size)
-    except errors.DriverError as error:  # CuPy knows only its own, and tries again when it has none
+    except errors.DriverError as error:  # CuPy knows only its own error, of which it tries again
         raise cupy.cuda.runtime.CUDARuntimeError(error.code) from error
 
 
@@ -57,25 +57,25 @@ def _free(
 
 
 class _GraphMemory:
-    """Memory of one graph after another: what is freed while one has it stays allocated for it."""
+    """The memory of one graph after another: freed blocks stay allocated until the graph ends."""
 
     def __init__(self) -> None:
         self._is_used = False
         self._freed: list[tuple[int, int]] = []
 
     def begin(self) -> None:
-        """Keep what is freed, whose addresses the graph has."""
+        """Keep blocks that are freed from now on, because the graph has their addresses."""
         self._is_used = True
 
     def free(self, device: int, pointer: int) -> None:
-        """Give memory back, at the end of the graph if one has it."""
+        """Give a block back, at the end of the graph if a graph has the memory."""
         if self._is_used:
             self._freed.append((device, pointer))
         else:
             memory_pools.free(device, pointer)
 
     def end(self) -> None:
-        """Give back what was freed; nothing uses the graph's memory any more."""
+        """Give the freed blocks back; nothing uses the graph's memory any more."""
         self._is_used = False
         while self._freed:
             memory_pools.free(*self._freed.pop())
@@ -90,7 +90,7 @@ class _GraphPool:
         try:
             self.pool, self._memory = _spare.popleft()
         except IndexError:
-            # by ``_GraphMemory``, as what CuPy frees when memory has run out may be a graph's
+            # by ``_GraphMemory``: when memory has run out, CuPy may free a block of a graph
             self._memory = _GraphMemory()
             free = functools.partial(_free, self._memory)
             malloc = cupy.cuda.PythonFunctionAllocator(_malloc, free).malloc
@@ -102,13 +102,13 @@ class _GraphPool:
         if not is_finalizing() and driver.is_usable():
             # not CuPy's own block, which leaves a thread without a context on a device
             context = driver.primary_context(self._device)
-            # what can fail here is a broken context, which every other call reports
+            # only a broken context can fail here, which every other call reports
             with (
                 contextlib.suppress(errors.DriverError),
                 driver.in_context(context),
                 driver.beside_captures(),
             ):
-                self.plans.clear()  # first, as one of them can have memory of the pool
+                self.plans.clear()  # first, as a plan can have memory of the pool
                 self._memory.end()
                 self.pool.free_all_blocks()
             _spare.append((self.pool, self._memory))
@@ -118,7 +118,7 @@ class _GraphPool:
 def around_capture(*, captures: bool) -> Generator[object]:
     """Allocate from a pool of the graph's own in this thread, for cuFFT's plans too.
 
-    Otherwise what is freed inside would go to CuPy's common pool, which gives it to others.
+    Otherwise blocks freed inside would go to CuPy's common pool, which gives them to others.
     """
     if not captures:
         yield None

@@ -54,7 +54,7 @@ def _set_work_area(plan: Any, area: Any) -> None:
 def of_the_graph() -> Generator[list[Any]]:
     """Let this thread's plans take their scratch memory from the current allocator.
 
-    At the end the list has the plans that the graph needs, and it must live as long. A plan that
+    At the end the list has the plans that the graph needs, and has to live as long. A plan that
     was made inside leaves CuPy's cache, because its own work area is the graph's.
     """
     cache = cupy.fft.config.get_plan_cache()

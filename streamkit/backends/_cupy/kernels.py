@@ -1,4 +1,4 @@
-"""What CuPy's own kernels do with memory: they are given arrays by value, the outputs last.
+"""The memory that CuPy's own kernels use: arrays come by value, the outputs last.
 
 The kernels of ufuncs have the types of their parameters in their names. Of other kernels only the
 arrays are known, and not whether they are read or written.
@@ -60,7 +60,7 @@ def _array(parameter: bytes) -> MemoryUse | None:
 
 
 def _without_types(array: MemoryUse) -> Iterator[MemoryUse]:
-    """Yield what is surely used, the first byte of each element, and what may be."""
+    """Yield the first byte of each element, which is surely used, and the most that may be used."""
     if array.is_sure:
         yield array
     axes = zip(array.strides, array.shape or (), strict=True)

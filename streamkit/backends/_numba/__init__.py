@@ -1,4 +1,4 @@
-"""numba-cuda: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+"""numba-cuda: the facts that need no import of the library. The adapter is in ``adapter``."""
 
 from streamkit.protocols.libraries import Library
 
@@ -7,12 +7,12 @@ LIBRARY = Library(
     label="numba-cuda",
     adapter="_numba.adapter",
     module="numba.cuda",
-    mark="LTOIR",  # numba's own, which is another one, has none
+    mark="LTOIR",  # the numba.cuda of numba itself has none
     requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},
     distribution="numba-cuda",
     oldest=(0, 30, 4),  # the first that goes with cuda-core 1 and numba 0.68
     newest=(0, 30, 4),
-    switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # it goes through CUDA Python
+    switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # numba-cuda goes through CUDA Python
     ignored_switch="NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM",
     aliases=("numba-cuda", "numba.cuda"),
     # Older versions have the namespace. Newer ones have their version and, in base64, the options

@@ -1,4 +1,4 @@
-"""numba-cuda: its streams, events and arrays. It has no current stream."""
+"""numba-cuda: streams, events and arrays, without a current stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ name = "numba"
 api = 1
 traits = Traits(
     streams_are_fixed=True,
-    remembers_handles=False,  # its memory is not bound to streams
+    remembers_handles=False,  # memory of numba-cuda is not bound to streams
 )
 
 

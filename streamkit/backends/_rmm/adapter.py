@@ -1,4 +1,4 @@
-"""RMM: its streams. It has no current stream."""
+"""RMM: streams, without a current one."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def extract(obj: Any) -> Queue:
 
 
 def borrow(queue: Queue) -> Any:
-    """Build one on the queue, which it keeps alive."""
+    """Build a stream on the queue, which the stream keeps alive."""
     return Stream(Source(queue))

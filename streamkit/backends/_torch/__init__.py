@@ -1,4 +1,4 @@
-"""PyTorch: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+"""PyTorch: the facts that need no import of the library. The adapter is in ``adapter``."""
 
 from streamkit.protocols.libraries import Library
 
@@ -22,7 +22,7 @@ LIBRARY = Library(
     kernels=r"(?<![\w:])(at|at_cuda_detail|c10|torch)::|^triton_",
     operation=r"(\w+?)_kernel_cuda\b|(\w+)Functor<|CUDAFunctor(?:On\w+?)?_(\w+)",
     colour="#D55E00",
-    uncompiled={  # what torch.compiler.disable sets, whose wrapper would make each call slower
+    uncompiled={  # the marks of torch.compiler.disable, whose wrapper would make each call slower
         "_torchdynamo_disable": True,
         "_torchdynamo_disable_msg": "streams are no part of a compiled graph. Put 'with "
         "streamkit.use(stream):' around the call of the compiled function, and order streams "

@@ -1,7 +1,7 @@
-"""PyTorch: its streams, events and tensors.
+"""PyTorch: streams, events and tensors.
 
-A torch stream is a value: (stream id, device index, device type). torch destroys none, and keeps
-nothing alive for one made from a handle, so the Queue is attached to the object.
+A torch stream is a value: (stream id, device index, device type). torch destroys no stream, and
+keeps nothing alive for a stream on a handle, so ``borrow`` attaches the Queue to the object.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ name = "torch"
 api = 1
 leave_streamkit_alone()
 
-_Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # ROCm's has none of CUDA's
+_Stream: Any = torch.cuda.Stream if torch.version.cuda else None  # a build for ROCm has no CUDA
 
 traits = Traits(streams_are_fixed=True, streams_are_values=True, stream_class=_Stream)
 
@@ -146,7 +146,7 @@ _get: Any = _private("_cuda_getCurrentStream", _public_get)
 _set: Any = _private("_cuda_setStream", _public_set)
 _get_handle: Any = _private("_cuda_getCurrentRawStream", None)
 _get_device: Any = _private("_cuda_getDevice", torch.cuda.current_device)
-# It gives a device without a context no context, as torch itself puts devices back.
+# This call makes no context on a device without one, as when torch itself puts devices back.
 _set_device: Any = _private("_cuda_maybeExchangeDevice", torch.cuda.set_device)
 
 _objects: dict[tuple[int, int, int], Any] = {}  # torch's own streams: few, and never destroyed
@@ -173,9 +173,9 @@ def _has_several() -> bool:
 
 
 def bind(stream: Any) -> Binding:
-    """Prepare the stream; torch leaves its device current, which the scope restores.
+    """Prepare the stream; torch leaves the stream's device current, and the scope restores that.
 
-    What was current is saved as torch's own triple, because a handle does not tell the pool.
+    The former stream is saved as torch's own triple, because a handle does not tell the pool.
     """
     device = stream.device_index
     value = stream.stream_id, device, _CUDA
@@ -211,28 +211,28 @@ def bind(stream: Any) -> Binding:
 
 
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
-    """Return what tells whether this is torch's current stream, on torch's current device."""
+    """Return the question whether this is torch's current stream, on torch's current device."""
     get = _get
     mine: object = value
     if _get_handle is not None and queue is not None and queue.is_owned:
-        # our handle has no other triple, and torch tells it at half the cost
+        # a handle of StreamKit's has one triple, and torch tells the handle at half the cost
         get, mine = _get_handle, queue.handle
     if _has_several():
         return lambda: _get_device() == device and get(device) == mine  # torch's own: see below
     return lambda: get(device) == mine
 
 
-# When torch puts a device back that has no context, it makes none: it remembers the device until it
-# is needed, and another device's context stays current. Setting a stream of that other device makes
-# torch forget the one that it remembers.
+# When torch puts back a device without a context, torch makes none, but remembers the device until
+# a call needs it. Meanwhile another device's context stays current, and setting a stream of that
+# other device makes torch forget the remembered one.
 def own_device() -> OwnDevice:
     return OwnDevice(_get_device, _restore_device)
 
 
 def _restore_device(device: int) -> None:
-    """Make it torch's current device, as torch itself puts it back.
+    """Make a device torch's current one, as torch itself puts devices back.
 
-    If the device has a context by now, that becomes current, as when torch needs the device.
+    If the device has a context by now, the context becomes current, as when torch needs the device.
     """
     if _get_device() != device:
         _set_device(device)
@@ -245,7 +245,7 @@ def prepare(*, empties_cache: bool) -> None:
     if empties_cache:
         with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
             driver.call_beside_captures(torch.cuda.empty_cache)
-    with torch.cuda.device(driver.current_device()):  # torch's own can be another: see above
+    with torch.cuda.device(driver.current_device()):  # torch's own device can be another: see above
         torch.cuda.current_blas_handle()
 
 
@@ -253,7 +253,7 @@ begins_capture = functools.partial(capture.Part, bind=bind)
 
 
 def detached(array: Any) -> Any:
-    """Return it without autograd's graph."""
+    """Return the tensor without autograd's graph."""
     return array if array.grad_fn is None else array.detach()
 
 
@@ -301,7 +301,7 @@ _LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
 
 def work_of(obj: Any) -> LibraryWork:
     """Read a ``torch.distributed.Work``, or a future as its ``get_future`` gives."""
-    # a half-imported torch has none of them yet, and a build can be without torch.distributed
+    # a half-imported torch has no such class yet, and a build can lack torch.distributed
     work: Any = getattr(getattr(torch, "distributed", None), "Work", ())
     future: Any = getattr(torch, "Future", ())
     if not isinstance(obj, (work, future)):
@@ -312,8 +312,8 @@ def work_of(obj: Any) -> LibraryWork:
 def _wait_for(work: Any) -> None:
     """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
-    With gloo torch holds the stream by a kernel that spins until the host is done. What gloo has
-    received is then still to be copied to the GPU, so here the kernel spins until that has run too.
+    With gloo torch holds the stream by a kernel that spins until the host is done. gloo's result is
+    then still to be copied to the GPU, so here the kernel spins until the copy has run too.
     """
     if isinstance(work, torch.Future):
         if not work.done():
@@ -332,8 +332,8 @@ def _wait_for(work: Any) -> None:
         if future is None:
             work.synchronize()
         else:
-            work.wait()  # no longer blocks, raises its error, and orders what gloo copies back
-    # NCCL's is done once a GPU has the work, so ``block_current_stream`` would wait for nothing
+            work.wait()  # does not block now, raises the work's error, and orders gloo's copies
+    # NCCL's future is done once a GPU has the work, so ``block_current_stream`` would do nothing
     elif future is not None and future.done():
         work.synchronize()  # not ``wait``, which can be configured to block the host
     else:
@@ -347,7 +347,7 @@ def _wait_for(work: Any) -> None:
             ) from error
         return
     if future is not None and _has_several():
-        # torch has ordered it before the current stream of its own device, which is another one
+        # torch has ordered the work before the current stream of the result's device alone
         stream = torch.cuda.current_stream()
         for device in _devices_of(future.value()) - {stream.device_index}:
             with _after(work, device) as other:
@@ -355,10 +355,10 @@ def _wait_for(work: Any) -> None:
 
 
 def _copied(work: Any, future: Any) -> Any:
-    """Return a work that is done when gloo's is, and its copies to the GPU have run."""
+    """Return a work that is done when gloo's is, and gloo's copies to the GPU have run."""
 
     def finish(future: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # of work that has failed, whose waits raise it
+        with contextlib.suppress(RuntimeError):  # of failed work, whose waits raise the error
             _finish_copies(work, future)
 
     return _work_of_future()(future.then(finish))  # in gloo's thread, which has begun the copies
@@ -371,7 +371,7 @@ def _work_of_future() -> Any:
             super().__init__()
             self._future = future
 
-        def get_future(self) -> Any:  # which is all that ``block_current_stream`` asks for
+        def get_future(self) -> Any:  # the one question of ``block_current_stream``
             return self._future
 
     return Work
@@ -385,9 +385,9 @@ def _finish_copies(work: Any, future: Any) -> None:
 
 @contextlib.contextmanager
 def _after(work: Any, device: int) -> Generator[Any]:
-    """Give a stream of the device on which torch has ordered the work.
+    """Give a new stream of the device that torch has ordered after the work.
 
-    A new one, because one for all would also wait for other works, which may need this stream.
+    One stream for all works would also wait for other works, which may need this stream.
     """
     handle = driver.create_stream(device, nonblocking=True, priority=0)
     try:
@@ -408,7 +408,7 @@ def _devices_of(result: Any) -> set[int]:
 
 
 def _future(work: Any) -> Any:
-    """Return its future. Gloo's messages have none, and a second ``wait`` waits for another one."""
+    """Return the work's future; None for a message of gloo's, on which nobody may wait twice."""
     try:
         return work.get_future()
     except RuntimeError:
@@ -416,12 +416,12 @@ def _future(work: Any) -> Any:
 
 
 _messages: WeakKeyDictionary[Any, tuple[Any, list[RuntimeError]]] = WeakKeyDictionary()
-"""For each message, a lock for the threads that wait for it, and the error if it has failed."""
+"""For each message, a lock for the waiting threads, and the error of a message that failed."""
 _lock = new_lock()
 
 
 def _finish(work: Any) -> None:
-    """Block until it is done; NCCL's own ``wait`` only orders streams."""
+    """Block until the work is done; NCCL's own ``wait`` only orders streams."""
     if isinstance(work, torch.Future):
         work.wait()
     elif (future := _future(work)) is None:
@@ -477,7 +477,7 @@ def _own_storage(array: Any) -> Any:
     if array.layout is not torch.strided or array.is_nested:
         raise _not_strided(array)
     storage = array.untyped_storage()
-    # the question that torch itself asks; without it an array is lent, which suits any memory
+    # torch itself asks so; without an answer the array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
     address = getattr(storage, "_cdata", None)
     return storage if address is not None and is_own is not None and is_own(address) else None
@@ -497,7 +497,7 @@ def storage_of(array: Any) -> Storage:
 
 
 def _is_held(storage: Any) -> bool:
-    """Whether a tensor holds the storage; its Python object counts as one holder."""
+    """Whether a tensor holds the storage, whose Python object counts as one holder."""
     return bool(_holders(storage._cdata) > 1)  # noqa: SLF001 - as torch calls it
 
 
@@ -507,7 +507,7 @@ def _not_strided(array: Any) -> TypeError:
 
 
 def lend(array: Any, owner: object) -> Any:
-    """Build a tensor on memory that is not torch's; its storage holds the owner."""
+    """Build a tensor on memory that is not torch's; the tensor's storage holds the owner."""
     if array.requires_grad or array.is_conj() or array.is_neg() or array.is_quantized:
         raise messages.cannot_lend(
             array, "its memory is not torch's, and it has a gradient, a lazy sign or a scale"

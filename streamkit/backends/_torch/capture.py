@@ -1,6 +1,6 @@
-"""PyTorch in a capture: it has to begin it, for its memory and random numbers to be part of it.
+"""PyTorch in a capture: torch has to begin, so that its memory and random numbers take part.
 
-It does so through ``CUDAGraph``, because ``torch.cuda.graph`` waits for the device and empties
+torch begins through ``CUDAGraph``, because ``torch.cuda.graph`` waits for the device and empties
 caches.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = re.compile(
     r"legacy stream depend|uncaptured work in another stream|stale reference to the default stream"
 )
-"""How CUDA words work that a capture would need from outside; and torch from 2.13 on."""
+"""The words of CUDA, and of torch from 2.13 on, about outside work that a capture would need."""
 _NOT_OF_THE_PROGRAM = "torch", "streamkit"
 
 _SHARES_SCRATCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
@@ -37,10 +37,10 @@ _SHARES_SCRATCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)
 
 
 class Part:
-    """It begins on ``origin``, and ``stream`` joins, as a fork does.
+    """A capture that begins on ``origin``, and that ``stream`` joins, as a fork does.
 
-    The end of a graph of torch 2.12 to 2.14 frees cuBLAS's scratch memory of the stream on which it
-    began, which another graph of that stream may still use.
+    The end of a graph of torch 2.12 to 2.14 frees cuBLAS's scratch memory of the stream on which
+    the capture began, which another graph of that stream may still use.
     """
 
     def __init__(self, stream: Any, mode: str, origin: Any, bind: Callable[[Any], Binding]) -> None:
@@ -54,7 +54,7 @@ class Part:
         self._numbers = random_numbers.GraphState(device) if random_numbers.ARE_SHARED else None
 
     def begin(self) -> None:
-        """Begin it; what torch allocates for that breaks no other capture.
+        """Begin the capture; the memory that torch allocates here breaks no other capture.
 
         Weights that autocast has cast before are cast again inside, because the block of autocast
         frees the first ones at its end, and they would not follow the weights.
@@ -81,7 +81,7 @@ class Part:
             self._go_to(self._stream)
 
     def end(self) -> Graph:
-        """End it and return its executable graph."""
+        """End the capture and return the executable graph."""
         if self._origin is not self._stream:
             self._origin.wait_stream(self._stream)
         self._go_to(self._origin)
@@ -106,7 +106,7 @@ class Part:
             return
         handle = int(self._origin.cuda_stream)
         if graphs.captured(handle) is not None:
-            self._is_open = True  # an interrupt can come before that is noted
+            self._is_open = True  # an interrupt can come before the beginning is noted
         graphs.discard(handle)
         if self._is_open:
             graphs.begin(handle, "relaxed")
@@ -123,14 +123,14 @@ class Part:
         with driver.beside_captures():
             self._graph.reset()
             self._graph = None  # now, because the error's traceback keeps this object
-            # what was allocated inside is torch's, cached where no other capture finds it
+            # torch caches memory from inside where no other capture finds it
             with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread
                 torch.cuda.empty_cache()
 
     def _end(self) -> None:
-        """Give torch back its random numbers; nothing the second time.
+        """Give torch back its random numbers; a second call does nothing.
 
-        What autocast has cast inside is the graph's, which eager work must not read.
+        Weights that autocast has cast inside are the graph's, and eager work must not read them.
         """
         torch.clear_autocast_cache()
         if self._numbers is not None:
@@ -173,7 +173,7 @@ class Graph:
 
     def _replay(self) -> bool:
         if self._is_first:
-            # torch gave the stream the first seed before the capture: it must not follow this run's
+            # torch wrote a seed on the capture's stream, which must not come after that of this run
             self._stream.wait_event(self._begun)
             self._is_first = False
         if self._numbers is not None:
@@ -182,7 +182,7 @@ class Graph:
         return False
 
     def close(self) -> None:
-        """Destroy it, and give its memory back to torch; nothing the second time."""
+        """Destroy the graph, and give its memory back to torch; a second call does nothing."""
         if self._graph is None:
             return
         self._graph.reset()
@@ -192,10 +192,10 @@ class Graph:
 
 
 def drop_failed_backward() -> None:
-    """Have autograd drop what a backward pass of this thread that failed left to do.
+    """Have autograd drop the rest of a failed backward pass of this thread.
 
-    torch (2.13) drops that only in the next pass. Until then its nodes are alive, and the forward
-    pass before that would use them again, on the stream that they remember.
+    torch (2.13) drops the rest only in the next backward pass. Until then its nodes are alive, and
+    a forward pass would use them again, on the stream that they remember.
     """
     # torch allows no pass inside of torch.func's transforms
     allowed = contextlib.suppress(RuntimeError)

@@ -26,7 +26,7 @@ def _tell() -> bool:
     rules: Any = sys.modules.get(_RULES)
     if rules is None or is_half_imported(rules):
         return False
-    with contextlib.suppress(Exception):  # it is private: without it only time is lost
+    with contextlib.suppress(Exception):  # a private function: without the rule only time is lost
         rules.add("streamkit")
     return True
 
@@ -34,7 +34,7 @@ def _tell() -> bool:
 class _Watch:
     """A finder that finds nothing, because it is only there to be asked before each import.
 
-    It stays in the list: to leave that while Python walks through it would hide the next finder.
+    The finder stays in the list: to leave while Python walks through would hide the next one.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What torch's kernels do with memory, as far as their names and parameters are sure to tell.
+"""The memory that torch's kernels use, as far as names and parameters are sure to tell.
 
 The layout of the parameters is that of torch 2.11. The names of other kernels, such as cuBLAS's, do
 not say what is read and what is written.
@@ -33,7 +33,7 @@ _AS_ITS_INPUT = re.compile(r"FillFunctor|CUDAFunctor")
 _WIDENS = re.compile(r"tofloat32_copy_kernel|complex_kernel|polar_kernel")
 _DIMS, _DIVIDER = 25, 12  # the most axes of an offset calculator, and the bytes for each size
 _POINTER = 8
-_TRANSFORM = 64  # the most bytes of an address and of what is computed with random numbers
+_TRANSFORM = 64  # the most bytes of an address and of a computation with random numbers
 
 
 def pieces_of_memory() -> Iterator[tuple[int, int]]:
@@ -110,9 +110,9 @@ def _arrays_of(size: int) -> tuple[int, int]:
 
 
 def _item(name: str, place: int, outputs: int) -> tuple[int, bool]:
-    """Return the bytes of an array's elements, by the types of what is computed, and True.
+    """Return the bytes of an array's elements, and whether the types in the name tell them.
 
-    With False they are the most that an element can have, or 0 because nothing is known.
+    If not, the bytes are the most that an element can have, or 0 because nothing is known.
     """
     text = name.partition(", std::array<")[0]
     if "gpu_kernel_impl" in name:
@@ -138,7 +138,7 @@ def _item(name: str, place: int, outputs: int) -> tuple[int, bool]:
 
 
 def _reduction(name: str, parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
-    """Yield the input, the outputs, and what the blocks of the kernel share."""
+    """Yield the input, the outputs, and the memory that the blocks of the kernel share."""
     source, *results = _words(parameters[0][-64:-16])
     yield from _begun(source, "read")
     yield from _begun(results[0], "write")

@@ -1,7 +1,7 @@
-"""What torch's operators do with tensors in the memory of the host, by their schemas.
+"""The use that torch's operators make of tensors in the memory of the host, by their schemas.
 
-A schema says which arguments an operator writes. It does not say which it only asks for their
-shape, and whether it uses all of them, so those operators are listed here.
+A schema says which arguments an operator writes. A schema does not say which arguments give only
+their shape, nor whether all elements are used, so such operators are listed here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Tell = Callable[[str, Sequence[ArrayUse], bool], None]
 
 _NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^resize_|^set_|^_unsafe_view$")
-"""They use no element of a tensor that they do not write."""
+"""Operators that use no element of a tensor unless they write the tensor."""
 _ONLY_WRITE = {
     "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
     "normal_", "random_", "uniform_", "zero_",
 }  # fmt: skip
-"""In place, and they do not read what they write."""
+"""Operators that write a tensor in place without reading it."""
 _WHOLE = {
     "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
     "argmax", "argmin", "argsort", "bmm", "cat", "clone", "convolution", "cumprod", "cumsum", "dot",
@@ -37,11 +37,11 @@ _WHOLE = {
     "native_layer_norm", "prod", "sort", "stack", "std", "sum", "var", "var_mean",
     *(name[:-1] for name in _ONLY_WRITE),
 }  # fmt: skip
-"""They use every element of each tensor, as the pointwise ones do."""
+"""Operators that use every element of each tensor, as the pointwise ones do."""
 _PART = {"masked_fill", "masked_scatter", "where"}
-"""Pointwise, but what they use depends on the elements of another tensor."""
+"""Pointwise operators, of which the elements of one tensor select those of another."""
 _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
-"""They use every element unless a factor is 0."""
+"""Operators that use every element unless a factor is 0."""
 
 
 def watch_operators(tell: Tell) -> Any:
@@ -51,9 +51,9 @@ def watch_operators(tell: Tell) -> Any:
 
 
 def host_memory(array: Any) -> tuple[Any, bool] | None:
-    """Return the storage; it owns its memory unless that is another library's, or shared.
+    """Return the storage, and whether it owns its memory, which can be another library's or shared.
 
-    A sparse tensor has none, nor has the one that ``torch.func`` gives in place of another.
+    None for a sparse tensor, and for a tensor that ``torch.func`` gives in place of another.
     """
     try:
         storage = array.untyped_storage()
@@ -64,7 +64,7 @@ def host_memory(array: Any) -> tuple[Any, bool] | None:
 
 _lock = new_lock()
 _entered = 0  # modes of all threads
-_flags: dict[str, bool] = {}  # torch's, before the first of them
+_flags: dict[str, bool] = {}  # torch's own flags, before the first mode
 
 
 def _flags_of_torch() -> dict[str, bool]:
@@ -103,7 +103,7 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
             tell = getattr(
                 _python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None
             )
-            if tell is not None:  # from torch 2.11 on
+            if tell is not None:  # private: another torch may have none
                 tell(flags.get("_is_in_any_mode_without_ignore_compile_internals", False))
 
     def __torch_dispatch__(
@@ -123,7 +123,7 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
         return found
 
     def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator that calls functions, such as ``cond``; what those do is not seen."""
+        """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
         found = func(*args, **kwargs)
         tensors = _tensors([one for one in tree_leaves((args, kwargs)) if _is_tensor(one)])
         uses = [ArrayUse(one, "unknown", is_sure=False) for one in tensors if _storage(one)]
@@ -132,7 +132,7 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
 
 
 class _WatchingBesideCompiler(_Watching):
-    """The same with the wrapper, without which the compiler would compile this code too."""
+    """A watching mode with the wrapper, without which the compiler would compile this code too."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

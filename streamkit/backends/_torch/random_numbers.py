@@ -28,7 +28,7 @@ ARE_SHARED = _are_shared()
 """Whether graphs share that memory, and draw from the default generator alone."""
 
 _lock = new_lock()
-_outside: dict[int, Any] = {}  # device -> what its default generator has outside of a capture
+_outside: dict[int, Any] = {}  # device -> the state of its default generator outside of a capture
 
 
 class GraphState:
@@ -43,7 +43,7 @@ class GraphState:
         self._generator = torch.cuda.default_generators[device]
         self._own = self._generator.clone_state()
         self._drawn = -1  # by how much a run moves the offset, which the first run shows
-        self._next = _read(self._own)  # where the next run begins if nothing else draws before
+        self._next = _read(self._own)  # the next run begins here if nothing else draws before
 
     def begin(self) -> None:
         """Give the generator this state, for a capture that begins then."""
@@ -52,7 +52,7 @@ class GraphState:
             self._generator.graphsafe_set_state(self._own)
 
     def end(self) -> None:
-        """Give the generator back what it had, after the capture; nothing the second time."""
+        """Give the generator its state back, after the capture; a second call does nothing."""
         with _lock:
             outside = _outside.get(self._device)
             if outside is None:

@@ -1,4 +1,4 @@
-"""What a program can set in torch, in this thread, that changes what a graph would compute."""
+"""The settings of torch, in this thread, that change the results of a graph."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _read() -> tuple[Hashable, ...]:
         torch.is_inference_mode_enabled(),
         _autocast() if _has_autocast() else (),
         torch.get_default_dtype(),
-        torch.get_default_device() if _has_modes() else None,  # which a mode sets, and is slow
+        torch.get_default_device() if _has_modes() else None,  # set by a mode, and slow to read
         _is_deterministic(),
         _only_warns(),
         _is_cudnn_deterministic(),
@@ -74,6 +74,6 @@ def _forward_level() -> int:
 
 
 def _autocast() -> tuple[Hashable, ...]:
-    """Return for which kinds of devices it is on, and to which type."""
+    """Return the kinds of devices for which autocast is on, each with its type."""
     kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
     return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])

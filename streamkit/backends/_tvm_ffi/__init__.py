@@ -1,4 +1,4 @@
-"""tvm-ffi: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+"""tvm-ffi: the facts that need no import of the library. The adapter is in ``adapter``."""
 
 from streamkit.protocols.libraries import Library
 
@@ -8,7 +8,7 @@ LIBRARY = Library(
     adapter="_tvm_ffi.adapter",
     module="tvm_ffi",
     mark="StreamContext",
-    requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # it links no CUDA
+    requirements=dict.fromkeys((12, 13), '"apache-tvm-ffi>=0.1.6"'),  # tvm-ffi links no CUDA
     distribution="apache-tvm-ffi",
     oldest=(0, 1, 6),
     newest=(0, 1, 15),

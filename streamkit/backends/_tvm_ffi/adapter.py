@@ -1,6 +1,6 @@
-"""tvm-ffi: its environment streams, a handle for each device in each thread.
+"""tvm-ffi: environment streams, a handle for each device in each thread.
 
-It has no class of streams. What stands for one is ``tvm_ffi.StreamContext``, the context manager
+tvm-ffi has no class of streams. ``tvm_ffi.StreamContext`` stands for a stream: the context manager
 that sets an environment stream.
 """
 
@@ -25,7 +25,7 @@ api = 1
 traits = Traits(
     streams_are_fixed=True,
     streams_are_values=True,
-    remembers_handles=False,  # it allocates nothing of its own
+    remembers_handles=False,  # tvm-ffi allocates nothing of its own
 )
 
 _CUDA = 2  # DLPack's kDLCUDA
@@ -41,7 +41,7 @@ def _public_set(_kind: int, device: int, handle: int) -> int:
     return int(context.prev_stream)
 
 
-# what the public functions call, at a quarter of the cost
+# the functions behind the public ones, at a quarter of the cost
 _get: Any = getattr(tvm_ffi.core, "_env_get_current_stream", _public_get)
 _set: Any = getattr(tvm_ffi.core, "_env_set_current_stream", _public_set)
 
@@ -92,7 +92,7 @@ def _value(stream: Any) -> tuple[int, int, int]:
 def extract(obj: Any) -> Queue:
     """Read the stream that a ``StreamContext`` sets; 0 is the legacy one, as for CUDA itself.
 
-    It owns nothing, and neither does tvm-ffi.
+    Neither the object nor tvm-ffi owns the stream.
     """
     if not isinstance(obj, tvm_ffi.StreamContext):
         raise messages.not_a_stream(obj)
@@ -114,7 +114,7 @@ def borrow(queue: Queue) -> Any:
 # -- current stream ---------------------------------------------------------------------------
 
 
-_never_set: dict[int, EnvironmentStream] = {}  # by device, so that StreamKit's stream is one too
+_never_set: dict[int, EnvironmentStream] = {}  # one object a device, for one StreamKit stream
 
 
 def current(device: int) -> Any:
@@ -126,12 +126,12 @@ def current(device: int) -> Any:
 
 
 def bind(stream: Any) -> Binding:
-    """Prepare the stream; what is saved and restored is the bare handle."""
+    """Prepare the stream; scopes save and restore the bare handle."""
     _, device, handle = _value(stream)
     set_current = functools.partial(_set, _CUDA, device, handle)
     leave = functools.partial(_set, _CUDA, device)
     save = functools.partial(_get, _CUDA, device)
-    same = (0, LEGACY) if handle <= LEGACY else (handle,)  # of the legacy stream both are handles
+    same = (0, LEGACY) if handle <= LEGACY else (handle,)  # both are handles of the legacy stream
     return Binding(
         save,
         lambda _former: set_current(),
@@ -145,7 +145,7 @@ def bind(stream: Any) -> Binding:
 # -- tensors ----------------------------------------------------------------------------------
 
 _HOST = 1, 3  # DLPack's device types of host memory, the second of pinned memory
-_MANAGED = 13  # and of memory that the host and CUDA share
+_MANAGED = 13  # DLPack's type of memory that the host and CUDA share
 
 
 def array_device(array: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""Warp: what StreamKit knows of it without importing it. Its adapter is in ``adapter``."""
+"""Warp: the facts that need no import of the library. The adapter is in ``adapter``."""
 
 from streamkit.protocols.libraries import Library
 

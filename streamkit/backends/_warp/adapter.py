@@ -1,7 +1,7 @@
-"""NVIDIA Warp: its streams, events and arrays.
+"""NVIDIA Warp: streams, events and arrays.
 
 Warp keeps one entry for each handle, without counting: when a second ``wp.Stream`` of a handle
-dies, the entry goes and the first one breaks. So there is one per queue, made once.
+dies, the entry goes and the first one breaks. So each queue has one ``wp.Stream``, made once.
 
 Warp's native part knows the handles but has no call that lists them, and only the garbage collector
 can list the objects, which takes tens of milliseconds in a large program. So from the first search
@@ -67,7 +67,7 @@ def borrow(queue: QueueRecord) -> Any:
         if stream is None and queue.handle_exposed:
             stream = _find_registered(queue.handle, device)
             if stream is not None and queue.owner is None and not first.is_owned:
-                queue.owner = stream  # it may be what destroys the handle
+                queue.owner = stream  # the found stream may destroy the handle
         is_new = stream is None
         if is_new:
             stream = warp.Stream(device, cuda_stream=queue.handle)
@@ -165,7 +165,7 @@ def bind(stream: Any) -> Binding:
 
 
 def prepare(*, empties_cache: bool) -> None:
-    """Order what Warp frees at the end of the capture after the queues lent to it."""
+    """Order Warp's frees at the end of the capture after the queues lent to Warp."""
     memory.wait_for_queues()
 
 
@@ -224,7 +224,7 @@ def lend(array: Any, owner: object) -> Any:
     for part, whole in ((lent, array), (lent.grad, array.grad)):
         if part is not None:
             for attribute, value in [*vars(part).items()]:
-                if value is whole:  # what it is a view of, under whatever name
+                if value is whole:  # the array behind the view, under whatever name
                     setattr(part, attribute, None)
             part._streamkit_loan = owner
     return lent

@@ -1,7 +1,7 @@
 """Warp in a capture that another library or the driver began.
 
-If Warp joins a capture, the graph holds what Warp allocates in it. If it does not, what it frees
-breaks the capture.
+If Warp joins a capture, the graph holds the memory that Warp allocates inside. If Warp does not
+join, Warp's frees break the capture.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WarpPart:
         memory.prepared(self._stream)
 
     def end(self) -> Any:
-        """End the part; what Warp returns keeps the kernels loaded."""
+        """End the part; return Warp's own object, which keeps the kernels loaded."""
         return warp.capture_end(stream=self._stream)
 
     def abandon(self) -> None:
@@ -51,11 +51,11 @@ class WarpPart:
 
 
 def free_deferred() -> None:
-    """Free what Warp has deferred, unless a queue's work, which may use it, cannot be waited for.
+    """Do Warp's deferred frees, unless work that may use the memory cannot be waited for.
 
-    Warp does that where it waits for the device, and when a capture ends that it began itself. So
-    an empty one begins and ends here. ``wp.capture_begin`` does not serve, because until its end
-    other threads' ``wp.synchronize`` would raise.
+    Warp does them where it waits for the device, and when a capture ends that Warp itself began. So
+    an empty capture begins and ends here. ``wp.capture_begin`` does not serve, because until its
+    end other threads' ``wp.synchronize`` would raise.
     """
     core: Any = getattr(warp_runtime(), "core", None)
     if not hasattr(core, "wp_cuda_graph_begin_capture"):  # in another Warp

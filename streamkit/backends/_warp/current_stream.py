@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _lock = new_turn_lock()
 
 # One move of Warp's current stream and default device: the stream, the object whose ``_stream`` was
-# set, the stream before, the function that sets that one natively, the default device before, and
-# the thread that moved it. A plain tuple, which costs a fifth of an object.
+# set, the former stream, the function that sets the former stream natively, the former default
+# device, and the thread that moved Warp. A plain tuple, which costs a fifth of an object.
 _Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken"]
 
 _levels: list[_Level] = []  # innermost last
@@ -57,7 +57,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
             except AttributeError:
                 back = _native_set(previous)
             level = stream, place, previous, back, runtime.default_device, me
-            token.append(level)  # first: with it ``leave`` undoes what comes before an interrupt
+            token.append(level)  # first: wherever an interrupt comes, ``leave`` undoes the rest
             _levels.append(level)
             set_native()
             place._stream = stream
@@ -77,7 +77,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
                 wait_for_turn(_lock, me)
             if _shared or not _levels or _levels[-1] is not level:
                 if _shared and _others_stay(level, me):
-                    set_current()  # they expect Warp here, and the body may have moved it
+                    set_current()  # the others expect Warp here, and the body may have moved Warp
                     threads = _shared[id(level)]
                     index = threads.index(me)
                     # without a call: an interrupt finds both done, or neither
@@ -90,7 +90,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
             place._stream = previous
             if runtime.default_device is not default:
                 runtime.default_device = default
-            del _levels[-1]  # last: what comes before an interrupt is done again
+            del _levels[-1]  # last: after an interrupt the lines above run again
         finally:
             _lock.remove(me)
 
@@ -121,7 +121,7 @@ def _threads(level: _Level) -> list[ThreadToken]:
 
 
 def _end(level: _Level, runtime: Any) -> None:
-    """Set the stream and default device from before the level; nothing if it has ended."""
+    """Set the stream and default device from before a level, unless the level has ended."""
     if _shared:
         _shared.pop(id(level), None)
     index = -1
@@ -134,7 +134,7 @@ def _end(level: _Level, runtime: Any) -> None:
     place._stream = previous
     if runtime.default_device is not default:
         runtime.default_device = default
-    del _levels[index]  # last: what comes before an interrupt is done again
+    del _levels[index]  # last: after an interrupt the lines above run again
 
 
 def _join(
@@ -165,7 +165,7 @@ def _check_alone(thread: ThreadToken, stream: Any) -> None:
         for other in threads:
             if other is not thread and other.is_alive:
                 raise _held_by(other, level[0], stream)
-        if thread not in threads:  # they have all ended
+        if thread not in threads:  # all threads of the level have ended
             _end(level, _place(level[0].device)[1])
 
 
@@ -200,7 +200,7 @@ def is_held() -> bool:
 
 
 def native_stream(device: Any) -> int | None:
-    """Return the handle that Warp's native part launches on; None if this version is not known."""
+    """Return the handle on which Warp's native part launches; None for unknown versions."""
     if _native() is None:
         return None
     return int(warp_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
@@ -237,7 +237,7 @@ class _Public:
 
 
 def _place(device: Any) -> tuple[Any, Any]:
-    """Return what has ``_stream`` and what has ``default_device``: Warp's own objects in 1.19.
+    """Return the objects with ``_stream`` and ``default_device``: Warp's own objects in 1.19.
 
     In 1.19, setting ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at
     a quarter of its cost; ``_native_set`` gives the other half.
@@ -258,10 +258,10 @@ def warp_runtime() -> Any:
 
 @functools.cache
 def _native() -> Any:
-    """Return Warp's native functions, to call those that never block; None for unknown versions.
+    """Return Warp's native functions, for calls that never block; None for unknown versions.
 
-    They are called with the GIL held, because where threads enter scopes at once, each call that
-    frees the GIL costs a change of threads.
+    The functions are called with the GIL held, because where threads enter scopes at once, each
+    call that frees the GIL costs a change of threads.
     """
     if not warp.__version__.startswith(f"{_KNOWN[0]}.{_KNOWN[1]}.") or warp_runtime() is None:
         return None
@@ -286,7 +286,7 @@ def native_context() -> Callable[[], int] | None:
 
 
 def _native_set(stream: Any) -> Callable[[], None]:
-    """Return what sets Warp's native current stream, with its arguments converted once."""
+    """Return a function that sets Warp's native stream, with arguments that are converted once."""
     found: Callable[[], None] | None = getattr(stream, "_streamkit_set", None)
     if found is None:
         native = _native()

@@ -1,4 +1,4 @@
-"""Which arrays Warp's kernels are given. Whether they read or write them is not known.
+"""The arrays among the parameters of Warp's kernels, but not whether a kernel reads or writes them.
 
 Warp notes that only in modules that are built to verify it, and a kernel's name does not say
 whether its module is one.
@@ -19,12 +19,12 @@ _DIMS = 4
 
 
 def explain_kernel(name: str, parameters: Sequence[bytes]) -> list[MemoryUse] | None:
-    # the first parameter says what the kernel is launched on
+    # the first parameter has the shape of the launch
     return [use for parameter in parameters[1:] for use in _uses(parameter)]
 
 
 def _uses(parameter: bytes) -> Iterator[MemoryUse]:
-    """Yield the arrays in a parameter: one array, or a structure with some in it."""
+    """Yield the arrays in a parameter, which is one array or a structure of several."""
     start = 0
     while start + 8 <= len(parameter):
         if found := list(_array(parameter, start)):

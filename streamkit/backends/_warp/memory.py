@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from streamkit.protocols.queues import QueueRecord
 
-# those of Warp's native functions that free, as the last thing they do
+# Warp's native functions that free, as the last thing they do
 _FREES = re.compile(r"wp_free_device_async|wp_\w+_destroy_device")
-# those that free what an earlier call allocated, such as a queue's buffer for sorts
+# Warp's native functions that free memory of an earlier call, such as a queue's buffer for sorts
 _REPLACES = re.compile(r"wp_\w*(sort|create|rebuild|update|reserve)\w*_device")
-# those that may allocate
+# Warp's native functions that may allocate
 _ALLOCATES = re.compile(r"wp_(?!alloc|free|memset|texture|surface|array_copy)\w+_device")
-# one of each kind: if one is missing, this Warp has other functions
+# a function of each kind: if one is missing, this Warp has other functions
 _KNOWN = {
     "wp_free_device_async",
     "wp_mesh_destroy_device",
@@ -66,7 +66,7 @@ _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the nex
 class _Event:
     """An event of the driver, destroyed with this object."""
 
-    handle: int = 0  # until it has one: an error can leave it half made
+    handle: int = 0  # until there is an event: an error can leave the object half made
 
     def __init__(self, context: int) -> None:
         self.handle = events.create(context, timing=False)
@@ -84,11 +84,11 @@ class _Mark:
 
     def __init__(self, event: _Event) -> None:
         self.event = event
-        self.waited = False  # whether the companion has been made to wait for it
+        self.waited = False  # whether the companion has been made to wait for the event
 
 
 class Lent:
-    """One non-blocking queue on which Warp may work, and how to wait for what it was given."""
+    """One non-blocking queue on which Warp may work, and how to wait for the queue's work."""
 
     pool: Any = None
     late: int | None = None
@@ -98,8 +98,8 @@ class Lent:
         self.view = weakref.ref(stream)
         self.handle = queue.handle
         self.device: int = queue.device
-        # The first are never destroyed, and StreamKit parks its own once Warp has seen them. Any
-        # other handle is used only inside its scopes, because its owner may destroy it afterwards.
+        # A permanent handle is never destroyed, and StreamKit parks its own once Warp has seen it.
+        # Any other handle is used in scopes only, because its owner may destroy it afterwards.
         self.stays = queue.permanent or queue.is_owned
         self.context = queue.context
         # Destructors come here, in several threads at once. So there is no lock, and an event
@@ -111,7 +111,7 @@ class Lent:
         return is_level(self.view())
 
     def _record(self) -> _Event | None:
-        """Return an event recorded at the end of the queue, for one use; None if it captures."""
+        """Return an event recorded at the queue's end, for one use; None if the queue captures."""
         if driver.capture_id(self.handle) is not None:
             return None
         try:
@@ -157,11 +157,11 @@ class Lent:
     def own_pool(self, common: Any) -> Any:
         """Return the pool of this queue alone, which the devices that reach ``common`` can read.
 
-        What a function allocates there may stay, as a mesh's tree does, and other devices read it.
+        Memory from the pool may stay, as a mesh's tree does, and other devices read it.
         """
         for _ in range(0 if self.pool else len(_spare)):
             other = _spare.popleft()
-            if other.pool is None:  # it came here twice, and its pool was taken the first time
+            if other.pool is None:  # the queue came twice, and its pool was taken the first time
                 continue
             if other.device == self.device and other.has_passed():
                 self.pool, other.pool = other.pool, None
@@ -190,7 +190,7 @@ def _drop(lent: Lent, token: object) -> None:
 def end(lent: Lent) -> None:
     """Wait for the queue once more, because its view is gone; this can run inside any other code.
 
-    It stays watched if it captures now, or the wait fails.
+    The queue stays watched if it captures now, or the wait fails.
     """
     _ends.pop(lent, None)
     if sys.is_finalizing() or not driver.is_usable():
@@ -202,9 +202,9 @@ def end(lent: Lent) -> None:
 
 
 def wait_for_queues() -> bool:
-    """Let the companions wait for every watched queue; False if they cannot for one of them.
+    """Let the companions wait for every watched queue; False if one queue cannot be waited for.
 
-    They cannot wait for the work before a capture that Warp joined late. If many queues are
+    No companion can wait for work before a capture that Warp joined late. If many queues are
     watched, the oldest are dropped: here, because entering a scope must not wait.
     """
     many = len(watched) - _MOST
@@ -306,14 +306,14 @@ def _install() -> bool:
 
 
 def _after_the_queues(native: Any) -> Callable[..., Any]:
-    """Return a free that waits for the queues; what it cannot free, the next free does."""
+    """Return a free that waits for the queues; the next free does what this one could not."""
     done = object()
 
     def free(*arguments: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Any:
         if is_finalizing() or not driver.is_usable() or not (watched or _unfreed):
             return native(*arguments)
         _unfreed[functools.partial(native, *arguments)] = None
-        due = _unfreed.copy()  # not those that another thread adds after the wait
+        due = _unfreed.copy()  # without the frees that another thread adds after the wait
         try:
             waits = wait_for_queues()
         except errors.StreamKitError:  # a destructor cannot raise
@@ -414,7 +414,7 @@ def warn_of_allocator(device: Any) -> None:
     if number not in _warned:
         try:
             _warned[number] = weakref.ref(allocator, lambda _: _warned.pop(number))
-        except TypeError:  # its class has no weak references
+        except TypeError:  # an allocator that takes no weak references
             _warned[number] = allocator
         _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
