@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from streamkit._queues import registry  # the public calls need a device
+from streamkit.protocols import Queue
+
 
 class Thing:
     """Something that a weak reference can watch."""
@@ -36,6 +39,18 @@ def stays_until(gate, sync, gone):
     gate.open()
     sync()
     assert gone()
+
+
+def keeps_its_queue(library):
+    """Whether what the library's adapter makes of a queue keeps it alive, and lets go of it."""
+    queue = Queue(64, 0)
+    built, alive = registry.adapter(library).borrow(queue), weakref.ref(queue)
+    del queue
+    gc.collect()
+    is_kept = alive() is not None
+    del built
+    gc.collect()
+    return is_kept and alive() is None
 
 
 def resident_bytes():

@@ -231,12 +231,6 @@ def test_work_joins_the_graph_that_a_builder_captures(device):
     assert sk.wrap(native).id == stream_id(int(native.handle))
 
 
-@pytest.mark.parametrize("priority", [-99, 1, 100])
-def test_a_priority_out_of_range_is_told_the_range(priority):
-    with pytest.raises(ValueError, match=rf"priority {priority} .*0 \(low\) to -\d+ \(high\)"):
-        sk.new_stream(priority=priority)
-
-
 def test_a_collection_in_the_middle_of_its_import_makes_events_without_it(monkeypatch):
     stream = sk.new_stream(nonblocking=True)
     events._core.cache_clear()

@@ -38,15 +38,9 @@ def test_the_current_stream_of_its_library_is_told(toy, device):
     assert sk.current_stream(of=array) == sk.default_stream(device)
 
 
-def test_a_newer_table_leads_to_the_one_that_is_known():
-    library, stream = Library(major=2), sk.new_stream()
-    library.current[0] = stream.handle
-    assert sk.current_stream(of=library.Array(0)) == stream
-
-
-@pytest.mark.parametrize("place", [13, 2])
-def test_managed_memory_is_on_its_device_too(place):
-    library, stream = Library(place=place), sk.new_stream()
+@pytest.mark.parametrize("options", [{"major": 2}, {"place": 13}, {"place": 2}], ids=str)
+def test_a_newer_table_leads_to_the_known_one_and_managed_memory_is_on_its_device_too(options):
+    library, stream = Library(**options), sk.new_stream()
     library.current[0] = stream.handle
     assert sk.current_stream(of=library.Array(0)) == stream
 

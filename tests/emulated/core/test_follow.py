@@ -189,29 +189,22 @@ def test_threads_follow_each_its_own_stream_with_one_object(program):
         TWO
         + """
 import threading
-follow, meet, failed = sk.follow("toya"), threading.Barrier(2, timeout=10), []
+from concurrent.futures import ThreadPoolExecutor
+follow, meet = sk.follow("toya"), threading.Barrier(2, timeout=10)
 
 def run(stream):
-    try:
-        toya.set_current_stream(stream.to("toya"))
+    toya.set_current_stream(stream.to("toya"))
+    with follow:
+        meet.wait()
+        assert current_handles(toya, toyb) == [stream.handle] * 2
         with follow:
             meet.wait()
-            assert current_handles(toya, toyb) == [stream.handle] * 2
-            with follow:
-                meet.wait()
-            assert current_handles(toyb) == [stream.handle]
-        meet.wait()
-        assert current_handles(toya, toyb) == [stream.handle, 0]
-    except BaseException as error:
-        failed.append(error)
-        raise
+        assert current_handles(toyb) == [stream.handle]
+    meet.wait()
+    assert current_handles(toya, toyb) == [stream.handle, 0]
 
-threads = [threading.Thread(target=run, args=(stream,)) for stream in (one, two)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-assert not failed, failed
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(run, (one, two)))
 """,
         toya=ALONE,
         toyb=ALONE,

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import sys
-import threading
 import weakref
 
 import numpy as np
@@ -363,9 +362,7 @@ def test_it_ends_in_a_thread_without_a_context(gate, make):
     memory = Memory()
     left = [sk.handoff(make(memory), target, after=source)]
     gate.hold(target.handle)
-    thread = threading.Thread(target=left.clear)
-    thread.start()
-    thread.join()
+    within(left.clear)
     stays_until(gate, target.sync, memory.freed.is_set)
 
 
@@ -570,9 +567,7 @@ def test_what_ends_in_a_thread_that_is_over_waits_on_the_legacy_stream(make):
     def use():
         held.append(sk.handoff(make(memory), sk.per_thread_stream(0), after=sk.new_stream()))
 
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
+    within(use)
     held.clear()
     gc.collect()
     assert not keepalive._waiting
@@ -616,9 +611,7 @@ def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(mak
         left.clear()
         gc.collect()
 
-    thread = threading.Thread(target=clear)
-    thread.start()
-    thread.join()
+    within(clear)
     sk.new_stream()
     gc.collect()
     assert not memory.freed.is_set()

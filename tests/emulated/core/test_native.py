@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import pytest
 
@@ -12,7 +11,7 @@ import streamkit as sk
 from streamkit._queues import lifetime  # the spare events
 from support.emulated.state_snapshot import drop_spare_events
 from support.gpu.raw import Foreign, busy, check, destroy_stream, driver, make_stream, stream_id
-from support.queues import eventually
+from support.queues import eventually, within
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
@@ -149,9 +148,7 @@ def test_threads_leave_nothing():
         sk.per_thread_stream().record().sync()
 
     for _ in range(5):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        within(work)
     assert alive() == before
 
 
@@ -173,18 +170,6 @@ def test_a_busy_stream_that_is_closed_is_destroyed_and_its_work_runs(gate, cells
     other.close()
     del other
     assert alive() == before
-
-
-def test_events_measure_once_both_are_reached(gate):
-    stream = sk.new_stream(nonblocking=True)
-    start = stream.record(timing=True)
-    gate.hold(stream.handle)
-    end = stream.record(timing=True)
-    with pytest.raises(ValueError, match="not reached"):
-        end - start
-    gate.open()
-    end.sync()
-    assert end - start > 0 > start - end
 
 
 # -- recycled handles -------------------------------------------------------------------------
@@ -216,24 +201,6 @@ def test_a_flag_kept_by_handle_is_not_the_next_ones():
 
 
 # -- order, and its control -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", [0, 1])
-@pytest.mark.parametrize("ordered", [True, False])
-def test_work_waits_if_it_was_told_to(gate, device, ordered):
-    source, middle, last = (sk.new_stream(device, nonblocking=True) for _ in range(3))
-    gate.hold(source.handle)
-    if ordered:
-        middle.wait(source)
-    last.wait(middle.record())
-    if ordered:
-        assert busy(last.handle)
-        assert gate.closed
-        gate.open()
-    last.sync(timeout=5)
-    assert gate.closed is not ordered
-    gate.open()
-    source.sync()
 
 
 def test_a_random_graph_of_waits_holds_in_every_order():

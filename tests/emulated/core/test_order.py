@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import threading
 import warnings
 from concurrent.futures import Future
 
@@ -158,19 +157,6 @@ def test_the_default_streams_of_two_devices_wait_for_each_other(gate, told):
     gate.open()
     one.sync()
     zero.sync()
-
-
-def test_the_default_stream_of_another_device_waits_alone(gate):
-    zero, one = sk.default_stream(0), sk.default_stream(1)
-    holder = sk.new_stream(0, nonblocking=True)
-    gate.hold(holder.handle)
-    one.wait(holder)
-    with on_device(1):
-        assert held(one.handle)
-    with on_device(0):
-        assert idle(zero.handle)
-    gate.open()
-    one.sync()
 
 
 def test_later_waits_for_the_default_stream_of_another_device(gate):
@@ -330,15 +316,6 @@ def test_the_event_of_any_library_is_recorded(gate, library):
     waiting.sync()
 
 
-def test_the_sync_of_an_event_waits(gate):
-    stream = sk.new_stream(nonblocking=True)
-    gate.hold(stream.handle)
-    event = stream.record()
-    threading.Timer(0.05, gate.open).start()
-    event.sync()
-    assert not gate.closed
-
-
 def test_an_event_without_timing_is_named():
     stream = sk.new_stream()
     timed, plain = stream.record(timing=True), stream.record()
@@ -351,16 +328,6 @@ def test_an_event_without_timing_is_named():
 
 
 # -- refusals of the driver -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("function", ["cuEventRecord", "cuStreamWaitEvent"])
-def test_a_wait_that_the_driver_refuses_raises_with_its_code(function):
-    first, second = sk.new_stream(), sk.new_stream()
-    second.wait(first)
-    emulator.fail(function, LAUNCH_FAILED)
-    with pytest.raises(sk.DriverError, match="CUDA_ERROR_LAUNCH_FAILED") as raised:
-        second.wait(first)
-    assert raised.value.code == LAUNCH_FAILED
 
 
 @pytest.mark.parametrize("options", [{}, {"timing": True}, {"interprocess": True}])
@@ -403,15 +370,6 @@ def test_an_event_is_asked_when_its_stream_is_closed(records):
     owner.close()
     assert event.done
     event.sync()
-
-
-def test_a_record_that_the_driver_refuses_raises_with_its_code():
-    stream = sk.new_stream()
-    event = stream.record()
-    emulator.fail("cuEventRecord", LAUNCH_FAILED)
-    with pytest.raises(sk.DriverError) as raised:
-        stream.record(event)
-    assert raised.value.code == LAUNCH_FAILED
 
 
 @pytest.mark.parametrize(

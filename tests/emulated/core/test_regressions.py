@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 import emulator
 import streamkit as sk
 from support.emulated.toys import program
-from support.gpu.raw import check, destroy_stream, driver, make_stream, stream_id
 from support.libraries import need, version_of
 from support.programs import python
 from support.queues import within
@@ -59,9 +56,7 @@ def test_the_last_living_thread_of_a_shared_move_undoes_it(warp_state):
         scopes[0].__enter__()
 
     with stream:
-        thread = threading.Thread(target=end_inside)
-        thread.start()
-        thread.join()
+        within(end_inside)
     assert warp_state() == before
 
 
@@ -107,18 +102,6 @@ def borrow(queue):
 
 
 # -- streams ----------------------------------------------------------------------------------
-
-
-def test_an_object_whose_handle_came_back_is_the_new_queue():
-    old = driver.CUstream(make_stream())
-    stream = sk.wrap(old)
-    number = stream.id
-    destroy_stream(int(old))
-    new = driver.CUstream(make_stream())
-    assert int(new) == int(old), "the emulated driver gives handles again at once"
-    assert sk.wrap(old).id == sk.wrap(new).id == stream_id(int(new)) != number
-    assert sk.wrap(old).is_nonblocking == bool(check(driver.cuStreamGetFlags(new)))
-    destroy_stream(int(new))
 
 
 def test_warps_null_stream_on_a_device_that_it_has_not_touched():

@@ -265,20 +265,6 @@ with sk.new_stream():
     )
 
 
-def test_in_a_scope_its_context_is_current(program):
-    program("""
-zero, one = sk.new_stream(0), sk.new_stream(1)
-with zero:
-    with one:
-        assert int(driver.cuCtxGetCurrent()[1]) == one.context != zero.context
-    assert int(driver.cuCtxGetCurrent()[1]) == zero.context
-driver.cuCtxSetCurrent(one.context)
-with zero:
-    pass
-assert int(driver.cuCtxGetCurrent()[1]) == one.context
-""")
-
-
 def test_the_device_is_put_back_after_a_library_that_changes_it(program):
     program(
         """
@@ -705,16 +691,6 @@ def test_entering_again_moves_what_the_body_had_moved_away(warp, again):
             assert warp.get_stream("cuda:0").cuda_stream == stream.handle
             sk.assert_one_queue()
         assert warp.get_stream("cuda:0") is elsewhere
-
-
-def test_leaving_out_of_order_restores_everything(warp):
-    outer, inner = sk.use(sk.new_stream(0)), sk.use(sk.new_stream(1, name="inner"))
-    outer.__enter__()
-    inner.__enter__()
-    with pytest.raises(sk.ScopeError, match="inner"):
-        outer.__exit__(None, None, None)
-    with pytest.raises(sk.ScopeError, match="not open"):
-        inner.__exit__(None, None, None)
 
 
 def test_a_scope_entered_again_is_left_out_of_order_once(warp):

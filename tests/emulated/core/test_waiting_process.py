@@ -160,36 +160,6 @@ def test_after_the_end_of_the_thread_that_would_notice_a_wait_is_refused(before)
     assert (done.stdout, done.stderr) == ("streamkit-dispatcher\nTrue\n", "")
 
 
-def test_a_forked_child_is_told_and_the_parents_waits_go_on():
-    done = run("""
-        import asyncio, os
-        stream = hold()
-        event = stream.record()
-        future = stream.then(print, "called", flush=True)
-
-        async def wait(what):
-            await what
-
-        child = os.fork()
-        if child == 0:
-            told = 0
-            for call in (lambda: stream.then(int), lambda: asyncio.run(wait(stream)), stream.sync,
-                         lambda: asyncio.run(wait(event)), event.sync, future.result):
-                try:
-                    call()
-                except sk.ForkedProcessError:
-                    told += 1
-            host = sk.new_stream("cpu")
-            print(told, host.then(int).result(10), flush=True)
-            sys.exit(0)
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-        gate.open()
-        future.result(10)
-    """, "-W", "ignore")  # fmt: skip
-    assert (done.stdout, done.stderr) == ("6 0\n0\ncalled\n", "")
-
-
 def test_no_wait_imports_a_library():
     """It would stop an event loop for a third of a second, and an import swallows a Ctrl-C."""
     done = run("""

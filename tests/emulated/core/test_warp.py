@@ -14,6 +14,7 @@ import emulator
 import streamkit as sk
 from support.gpu.raw import busy
 from support.libraries import need
+from support.queues import together, within
 
 pytestmark = [pytest.mark.usefixtures("handles"), pytest.mark.versions]
 
@@ -90,43 +91,6 @@ def test_a_scope_adds_no_event_and_no_wait(warp_state):
     assert not asked
 
 
-def test_an_ordered_scope_is_two_edges(warp, warp_state):
-    previous, stream = warp.Stream("cuda:0"), sk.new_stream()
-    with warp.ScopedStream(previous):
-        with sk.use(stream, libraries=["warp"], ordered=True):
-            pass
-        emulator.reset_calls()
-        with sk.use(stream, libraries=["warp"], ordered=True):
-            pass
-        asked = emulator.all_calls()
-    assert asked["cuEventRecord"] == 2
-    assert asked["cuStreamWaitEvent"] == 2
-    assert not {name for name in asked if "Synchronize" in name}
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_ordered_waits_for_what_came_before_and_is_waited_for(warp, warp_state, gate, ordered):
-    previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
-    with warp.ScopedStream(previous, sync_enter=False):
-        gate.hold(previous.cuda_stream)
-        with contextlib.suppress(KeyError), sk.use(stream, ordered=ordered):
-            assert busy(stream.handle) is ordered
-            raise KeyError
-        gate.open()
-        stream.sync()
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_the_stream_from_before_waits_for_an_ordered_scope(warp, warp_state, gate, ordered):
-    previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
-    with warp.ScopedStream(previous, sync_enter=False):
-        with sk.use(stream, ordered=ordered):
-            gate.hold(stream.handle)
-        assert busy(previous.cuda_stream) is ordered
-        gate.open()
-        stream.sync()
-
-
 @contextlib.contextmanager
 def in_another_thread(stream):
     """Hold a scope of the stream in a thread named holder; yield what ends it before."""
@@ -180,28 +144,18 @@ def test_a_scope_is_of_its_thread_alone_though_threads_shared_the_one_before(war
 
 def test_threads_that_come_and_go_at_once_leave_warp_as_it_was(warp_state):
     stream = sk.new_stream()
-    failed = []
 
-    def come_and_go():
-        try:
-            for _ in range(200):
-                with stream:
-                    assert sk.current_stream("warp") == stream
-        except BaseException as error:
-            failed.append(error)
-            raise
+    def come_and_go(_):
+        for _ in range(200):
+            with stream:
+                assert sk.current_stream("warp") == stream
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=come_and_go) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(4, come_and_go)
     finally:
         sys.setswitchinterval(before)
-    assert not failed
 
 
 def test_a_scope_waits_to_enter_and_to_leave_while_another_thread_moves_warp(
@@ -317,27 +271,17 @@ def test_nobody_joins_a_scope_of_a_thread_that_ended_inside_it(warp_state):
         left_open.enter_context(outer)
         left_open.enter_context(inner)
 
-    thread = threading.Thread(target=open_and_end)
-    thread.start()
-    thread.join()
+    within(open_and_end)
     with inner:
         assert sk.current_stream("warp") == inner
 
 
 def test_nobody_joins_a_scope_that_is_inside_others(warp_state):
     """It is on the stream they ask for, and ends before those do."""
-    stream, refused = sk.new_stream(), []
-
-    def enter():
-        with pytest.raises(sk.ScopeError, match="inside a scope that will put it else") as caught:
-            stream.__enter__()
-        refused.append(str(caught.value))
-
-    with stream, sk.new_stream(), stream:
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-    assert "share it while Warp is moved nowhere else" in refused[0]
+    stream = sk.new_stream()
+    says = "(?s)inside a scope that will put it else.*share it while Warp is moved nowhere else"
+    with stream, sk.new_stream(), stream, pytest.raises(sk.ScopeError, match=says):
+        within(stream.__enter__)
 
 
 @pytest.mark.parametrize(
@@ -350,28 +294,15 @@ def test_nobody_joins_a_scope_that_is_inside_others(warp_state):
 )
 def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, warp_state, move, says):
     """It would move Warp under that block; and to share its stream is no way out."""
-    stream, refused = sk.new_stream(), []
-
-    def enter():
-        with pytest.raises(sk.ScopeError, match=says) as caught, stream:
-            pass
-        refused.append(str(caught.value))
-
+    stream = sk.new_stream()
     with stream:
         move(warp)
         moved = warp_state()
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
+        with pytest.raises(sk.ScopeError, match=says) as caught:
+            within(stream.__enter__)
         assert warp_state() == moved
-    (text,) = refused
-    assert "share it while Warp is moved nowhere else" in text
-    assert "share one stream" not in text
-
-
-def test_a_library_without_a_current_stream_says_so(warp_state):
-    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
-        sk.use(sk.new_stream(), libraries=["cuda.core"])
+    assert "share it while Warp is moved nowhere else" in str(caught.value)
+    assert "share one stream" not in str(caught.value)
 
 
 def test_what_the_body_of_an_inner_scope_moved_is_put_back_to_the_outer_scopes_stream(

@@ -26,7 +26,7 @@ from streamkit.protocols.queues import Queue  # as an adapter reads it
 from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
 from support.interrupts import interrupted
 from support.libraries import need, version_of
-from support.queues import eventually
+from support.queues import eventually, within
 
 pytestmark = [pytest.mark.usefixtures("handles", "memory"), pytest.mark.versions]
 LEGACY = 1
@@ -140,9 +140,7 @@ def test_an_array_dropped_by_another_thread_waits_too(array, gate):
     arrays = [array()]
     with stream:
         gate.hold(stream.handle)
-        thread = threading.Thread(target=arrays.clear)
-        thread.start()
-        thread.join()
+        within(arrays.clear)
         assert held(LEGACY)
 
 
@@ -402,9 +400,7 @@ def test_another_thread_that_meets_a_capture_leaves_this_ones_wait_whole(memory,
     def other_first(companion, event):
         monkeypatch.undo()
         monkeypatch.setattr(events, "record", begun_first)
-        thread = threading.Thread(target=memory.wait_for_queues)
-        thread.start()
-        thread.join()
+        within(memory.wait_for_queues)
         monkeypatch.undo()
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
         wait(companion, event)
@@ -859,9 +855,7 @@ def test_what_another_thread_has_freed_meanwhile_is_not_freed_again(memory, monk
 
     def other_first():
         monkeypatch.undo()
-        thread = threading.Thread(target=free, args=["the other's"])
-        thread.start()
-        thread.join()
+        within(lambda: free("the other's"))
         return settle()
 
     monkeypatch.setattr(memory, "wait_for_queues", other_first)

@@ -25,6 +25,7 @@ from support.cupti import NUMBER, words
 from support.gpu.raw import check, driver, on_device
 from support.libraries import need
 from support.played_driver import PlayedDriver
+from support.queues import within
 
 EVENT = 500
 
@@ -617,9 +618,7 @@ def test_threads_are_told_apart(cupti, array):
         cupti.call(NUMBER["cuStreamSynchronize"], since)
 
     with sk.races() as report:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        within(work)
         cupti.fill(t, array)
     assert [race.certain for race in report.races] == [False]
 
@@ -635,9 +634,7 @@ def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, ar
 
     with sk.races() as report:
         while len(set(idents)) == len(idents) < 20:
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+            within(work)
     assert len(set(idents)) < len(idents)
     assert verdicts(report) == [True]
     (race,) = report.races

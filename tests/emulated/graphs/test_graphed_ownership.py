@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import pathlib
-import threading
 import uuid
 import weakref
 
@@ -18,6 +17,7 @@ from support.emulated.captures import nothing_left  # noqa: F401 - a fixture
 from support.emulated.graphed import address, copies, copy, read
 from support.emulated.operations import foreign
 from support.gpu.raw import Gate, check, driver
+from support.queues import together
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
@@ -337,27 +337,19 @@ def test_a_function_that_goes_while_objects_live_is_no_harm(array):
 
 
 def test_objects_that_come_and_go_in_threads_leave_no_graph(array):
-    function, errors = copies(max_graphs=64), []
+    function = copies(max_graphs=64)
 
-    def work():
-        try:
-            to, source, s = array(), array(1), sk.new_stream(nonblocking=True)
-            with sk.use(s, libraries=()):
-                for _ in range(10):
-                    model = Model(array, 1)
-                    for _ in range(3):
-                        function(to, source, model)
-                    del model
-            s.sync()
-        except Exception as error:  # noqa: BLE001 - told below
-            errors.append(error)
+    def work(_):
+        to, source, s = array(), array(1), sk.new_stream(nonblocking=True)
+        with sk.use(s, libraries=()):
+            for _ in range(10):
+                model = Model(array, 1)
+                for _ in range(3):
+                    function(to, source, model)
+                del model
+        s.sync()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(4, work)
     function(array(), array(1))
     assert function.graphs == 0
 

@@ -229,19 +229,6 @@ def test_a_launch_inside_another_capture_is_refused_and_that_one_stays_valid(
     assert (cell.read(), other.read()) == (2, 1 if whose == "of others" else 3)
 
 
-def test_a_launch_without_a_stream_is_refused_inside_a_capture(captured, cells):
-    g, cell, _ = captured
-    other = cells(1)
-    with sk.capture() as outer:
-        with pytest.raises(sk.CaptureError, match="Call the function itself"):
-            g.launch()
-        fill(other, 3, outer.stream.handle)
-    assert outer.nodes == 1
-    outer.launch()
-    outer.stream.sync()
-    assert (cell.read(), other.read()) == (1, 3)
-
-
 # -- what a graph holds outlives its launches -------------------------------------------------
 
 

@@ -16,6 +16,7 @@ CASES = {
         "test_devices_that_are_not_there",
         "test_a_borrowed_handle_is_never_destroyed",
         "test_a_recycled_handle_is_another_queue",
+        "test_events_measure_the_queues_time",
         "test_an_event_without_timing_says_so",
         "test_an_unrecorded_event_holds_nothing",
         "test_a_recorded_event_can_be_recorded_again",
@@ -70,6 +71,7 @@ CASES = {
     ),
     "core.test_waiting": (
         "test_await_ends_when_the_queue_has_run_and_not_before",
+        "test_a_thousand_awaits_over_64_streams_that_are_held",
         "test_a_long_sync_leaves_the_processor_to_others",
         "test_waiting_disturbs_nobodys_capture",
         "test_awaits_that_time_out_over_and_over_leave_little",

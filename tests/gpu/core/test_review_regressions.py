@@ -14,6 +14,7 @@ import streamkit as sk
 from streamkit._queues import lifetime  # its spare events are counted
 from support.gpu.raw import Foreign, check, current_context, driver, make_stream, stream_id
 from support.libraries import cuda_devices, need
+from support.queues import within
 
 
 @pytest.fixture
@@ -149,9 +150,7 @@ def test_a_scope_left_open_by_a_thread_that_ended_does_not_hold_warp(warp):
         abandoned.append(sk.use(sk.new_stream()))
         abandoned[0].__enter__()
 
-    thread = threading.Thread(target=open_and_end)
-    thread.start()
-    thread.join()
+    within(open_and_end)
     with sk.new_stream() as stream:
         assert sk.current_stream("warp") == stream
     assert warp.get_stream("cuda:0") is before

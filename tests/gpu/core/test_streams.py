@@ -291,17 +291,6 @@ def test_an_owned_stream_lives_as_long_as_its_last_view(subjects, cells):
     assert sk.wrap(view).id == number
 
 
-def test_a_stream_that_an_allocator_saw_is_parked_and_used_again(subjects):
-    subjects("torch")
-    stream = sk.new_stream(priority=-3)
-    number = stream.id
-    stream.to("torch")
-    stream.close()
-    gc.collect()
-    others = [sk.new_stream(priority=-3) for _ in range(3)]
-    assert number in {other.id for other in others}
-
-
 def test_a_parked_stream_that_was_given_out_is_parked_again(subjects):
     """The allocator that saw it before still remembers its handle."""
     subjects("torch")

@@ -15,6 +15,7 @@ import streamkit as sk
 from support.gpu.places import current_state
 from support.gpu.raw import on_device
 from support.libraries import cuda_devices
+from support.queues import within
 
 SECONDS = float(os.environ.get("STREAMKIT_STRESS_SECONDS", "30"))
 
@@ -140,21 +141,14 @@ def test_leaving_in_another_thread_raises_and_leaves_both_whole(three, device):
     scope = sk.use(sk.new_stream(device))
     scope.__enter__()
     inside = current_state(three)
-    caught, theirs = [], []
 
     def leave():
-        theirs.append(current_state(three))
-        try:
+        theirs = current_state(three)
+        with pytest.raises(sk.ScopeError, match="not open in this thread"):
             scope.__exit__(None, None, None)
-        except sk.ScopeError as error:
-            caught.append(error)
-        theirs.append(current_state(three))
+        assert current_state(three) == theirs
 
-    thread = threading.Thread(target=leave)
-    thread.start()
-    thread.join()
-    assert "not open in this thread" in str(caught[0])
-    assert theirs[0] == theirs[1]
+    within(leave)
     assert current_state(three) == inside
     scope.__exit__(None, None, None)
     assert current_state(three) == before

@@ -21,6 +21,7 @@ from support.gpu.raw import (
 )
 from support.libraries import cuda_devices, need
 from support.programs import python
+from support.queues import within
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +109,7 @@ def test_other_threads_and_nested_audits(torch):
     with sk.audit() as outer:
         fill()
         with sk.audit() as inner:
-            thread = threading.Thread(target=fill)
-            thread.start()
-            thread.join()
+            within(fill)
         fill()
     assert (len(inner.work), len(outer.work)) == (1, 3)
     outer.assert_one_queue(s)

@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,7 @@ from support.gpu.peer import until
 from support.gpu.raw import check, driver, on_device, sync
 from support.libraries import cuda_devices, need
 from support.programs import environment
+from support.queues import together
 
 COUNT = 1 << 12
 
@@ -236,12 +236,8 @@ def test_threads_are_told_apart_and_none_is_stopped(libraries):
                 x.fill_(1)
 
     streams = [sk.new_stream(name=f"s{number}") for number in range(4)]
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
     with sk.races() as report:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(4, lambda number: work(streams[number]))
     queues = {frozenset((one.first.queue.name, one.second.queue.name)) for one in report.certain}
     assert len(queues) == 1  # all at one pair of lines
     assert report.coverage.total == 200

@@ -17,6 +17,7 @@ from support.gpu import graph_arms
 from support.gpu.graph_arms import WithStreamKit
 from support.gpu.raw import check, driver
 from support.libraries import need
+from support.queues import together
 
 pytestmark = pytest.mark.usefixtures("libraries_as_before")
 COUNT, ROUNDS, LONG = 1 << 16, 200, 4_000_000  # cycles: milliseconds
@@ -186,31 +187,22 @@ def test_launches_of_one_graph_on_many_streams_draw_new_numbers(torch):
 
 
 def test_threads_that_launch_draw_different_numbers(torch):
-    graphs, seen, failed = [], [], []
+    graphs, seen = [], []
     for _ in range(4):
         with sk.capture() as g:
             result = draw(torch)
         graphs.append((g, result))
     ready = threading.Barrier(4)
 
-    def launch(g, result):
-        try:
-            side = sk.new_stream(nonblocking=True)
-            with sk.use(side, libraries=["torch"]):  # Warp's current stream is the process's
-                ready.wait(20)
-                for _ in range(50):
-                    g.launch()
-                    seen.append(result[:64].cpu().numpy().tobytes())
-        except BaseException as error:
-            failed.append(error)
-            raise
+    def launch(number):
+        (g, result), side = graphs[number], sk.new_stream(nonblocking=True)
+        with sk.use(side, libraries=["torch"]):  # Warp's current stream is the process's
+            ready.wait(20)
+            for _ in range(50):
+                g.launch()
+                seen.append(result[:64].cpu().numpy().tobytes())
 
-    threads = [threading.Thread(target=launch, args=pair) for pair in graphs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    together(4, launch)
     assert len(set(seen)) == 4 * 50
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-import weakref
 
 import pytest
 
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
+from support.keepalive import keeps_its_queue
 from support.libraries import need
 from support.programs import python
 
@@ -141,15 +140,7 @@ def test_a_stream_is_built_with_its_device():
 
 
 def test_what_is_built_keeps_the_queue_alive():
-    queue = Queue(64, 0)
-    built = registry.adapter("cupy").borrow(queue)
-    alive = weakref.ref(queue)
-    del queue
-    gc.collect()
-    assert alive() is not None
-    del built
-    gc.collect()
-    assert alive() is None
+    assert keeps_its_queue("cupy")
 
 
 def test_what_stands_for_an_event_has_its_handle_and_its_owner():

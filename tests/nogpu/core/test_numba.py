@@ -10,6 +10,7 @@ import pytest
 import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
+from support.keepalive import keeps_its_queue
 from support.libraries import need
 from support.programs import run_program
 
@@ -85,15 +86,7 @@ def test_a_stream_is_built(handle):
 
 
 def test_what_is_built_keeps_the_queue_alive():
-    queue = Queue(64, 0)
-    built = registry.adapter("numba").borrow(queue)
-    alive = weakref.ref(queue)
-    del queue
-    gc.collect()
-    assert alive() is not None
-    del built
-    gc.collect()
-    assert alive() is None
+    assert keeps_its_queue("numba")
 
 
 def test_an_event_is_built_which_keeps_its_owner():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 import pytest
 
@@ -15,6 +14,7 @@ torch = need("torch")
 from torch.autograd import forward_ad  # noqa: E402
 
 from streamkit.backends._torch.settings import settings  # it imports torch  # noqa: E402
+from support.queues import within  # noqa: E402
 
 pytestmark = pytest.mark.versions
 
@@ -141,9 +141,7 @@ def test_under_forward_mode_differentiation_each_call_is_another_one():
 def test_they_are_those_of_the_thread():
     found = []
     with torch.no_grad():
-        thread = threading.Thread(target=lambda: found.append(seen()["grad mode"]))
-        thread.start()
-        thread.join()
+        within(lambda: found.append(seen()["grad mode"]))
         assert (found, seen()["grad mode"]) == ([True], False)
 
 
