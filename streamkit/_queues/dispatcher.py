@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -53,7 +52,6 @@ class _Dispatcher:
     def __init__(self) -> None:
         self.thread = Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
         self.thread.is_dispatcher = True
-        self.ident = 0  # that of its thread, while the thread runs
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}
         self.is_asleep = False
@@ -77,7 +75,6 @@ class _Dispatcher:
     # -- in its thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self.ident = threading.get_ident()
         while not _is_over:
             try:
                 self._wait()
@@ -88,7 +85,6 @@ class _Dispatcher:
                         self._wait()
             except Exception as error:  # noqa: BLE001 - no waiter may hang, whatever fails
                 self._fail(error)
-        self.ident = 0
 
     def _wait(self) -> None:
         """Nap until the next look is due, and list the points that come meanwhile."""
@@ -224,7 +220,7 @@ def watch(point: Point, listener: Listener, waiter: object) -> bool:
     None can at the end of the interpreter, or if none can be started.
     """
     found = _dispatcher
-    if found is None or not found.ident:
+    if found is None or not found.thread.is_alive():
         found = _start()
     if found is None:
         return False
