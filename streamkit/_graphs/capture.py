@@ -133,7 +133,7 @@ def capture_on(
                     parts.check(libraries)
                     graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
                 except BaseException as error:
-                    graph._fail()  # noqa: SLF001 - no method for users
+                    graph._complete(None)  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
                         disposal.waiting.append(disposal.UsedPools(queue, tuple(held)))
                         held.clear()

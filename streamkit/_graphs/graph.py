@@ -55,14 +55,12 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    def _complete(self, owned: OwnedGraph) -> None:
+    def _complete(self, owned: OwnedGraph | None) -> None:
+        """End the capture, with None after an error."""
         with self._lock:
-            owned.kept, owned.sections = self._kept, self._sections
+            if owned is not None:
+                owned.kept, owned.sections = self._kept, self._sections
             self._owned = owned
-            self._is_capturing, self._kept = False, []
-
-    def _fail(self) -> None:
-        with self._lock:
             self._is_capturing, self._kept = False, []
 
     @contextlib.contextmanager
