@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 
 class _CommandError(Exception):
-    """The command cannot be run as it was written, or here: it exits with 2."""
+    """A command that cannot be run as written, or on this machine: the exit status is 2."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """It raises its errors, which ``_exit`` prints."""
+    """A parser that raises its errors, which ``_exit`` prints."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, add_help=False, **settings)
         self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def add(self, command: Command) -> None:
-        """Let it run a command, with its options."""
+        """Let the parser run a command, with its options."""
         self.set_defaults(run=command.run, command=self.prog)
         for name, settings in command.options.items():
             self.add_argument(name, **settings)
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
 def main() -> NoReturn:
     """Run the command line and exit: with 1 for a bad result, with 2 if it cannot be run so."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before Python began
+        if getattr(sys, name) is None:  # closed before Python began
             setattr(sys, name, io.StringIO())
     try:
         try:
@@ -244,14 +244,14 @@ def _as_json(data: dict[str, Any]) -> str:
 
 
 def _progress(what: str, done: int, steps: int) -> None:
-    """Show in a line of stderr what is done now, if that is a terminal; the end removes it."""
+    """Show the present step in a line of stderr, if that is a terminal; the end removes it."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K" + (f"{what} ({done} of {steps})" if done < steps else ""))
         sys.stderr.flush()
 
 
 def _file(path: Path) -> Path:
-    """Return where a result will be; refuse what could only fail after a long run."""
+    """Return the path for a result; refuse a path that would only fail after a long run."""
     folder = path.parent
     if path.is_dir():
         raise _CommandError(f"cannot write {str(path)!r}, which is a folder.")
@@ -271,8 +271,8 @@ class Command(NamedTuple):
     """One command. Its text is no docstring, which ``python -OO`` leaves out."""
 
     run: Callable[[argparse.Namespace], int]
-    text: str  # of --help; its first line stands in the list of the commands
-    options: dict[str, dict[str, Any]]  # what ``add_argument`` takes, by the name of each
+    text: str  # of --help; the list of the commands has the first line
+    options: dict[str, dict[str, Any]]  # the arguments of ``add_argument``, by the option
 
 
 _FLAG, _FILE = {"action": "store_true"}, {"type": Path, "metavar": "FILE"}

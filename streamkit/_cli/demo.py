@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 SIZE = 1024, 1024
-TOLERANCE = 1e-5  # float32 takes a hundredth of it
+TOLERANCE = 1e-5  # errors of float32 are a hundredth of this
 STAGES: dict[str, tuple[Any, ...]] = {"make": (97,), "stretch": (50.0,), "blur": ()}
 """The stages with their constants: the libraries that are here take turns."""
 LIBRARIES = "torch", "cupy", "warp"
@@ -33,7 +33,7 @@ class Library(NamedTuple):
     """One library that computes on the device."""
 
     module: Any
-    compute: Callable[..., Any]  # what a stage gives for its input and constants
+    compute: Callable[..., Any]  # a stage, with its input and constants
     to_numpy: Callable[[Any], Any]
 
 
@@ -140,7 +140,7 @@ def _by_warp(wp: Any, device: str, stage: str, *inputs: Any) -> Any:
 
 
 def reference() -> Any:
-    """Return what the stages should give, computed by NumPy alone and in float64."""
+    """Return the expected result of the stages, computed by NumPy alone and in float64."""
     import numpy as np
 
     ((period,), (strength,), _) = STAGES.values()

@@ -7,7 +7,7 @@
 
 import warp as wp
 
-# Nothing here is differentiated, and the backward halves take as long to compile.
+# No kernel here is differentiated, and the backward halves take as long to compile.
 wp.set_module_options({"enable_backward": False})
 
 

@@ -1,4 +1,4 @@
-"""What this machine has for the tools, and the lines that install what it lacks."""
+"""The libraries on this machine, and the lines that install missing ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(name: str, *, on_gpu: bool = True) -> Any:
 def load_each(
     names: Iterable[str], load: Callable[[str], LoadedT]
 ) -> tuple[dict[str, LoadedT], dict[str, str]]:
-    """Return what ``load`` gives for each name, and why it gives nothing for the others."""
+    """Return the result of ``load`` for each name, or why it raised, in two tables."""
     found: dict[str, LoadedT] = {}
     missing: dict[str, str] = {}
     for name in names:
@@ -54,12 +54,12 @@ def load_each(
 
 
 def install_line(name: str) -> str:
-    """Return the line that installs a library beside what is here, and for this driver."""
+    """Return the line that installs a library beside those here, and for this driver."""
     return installed.install_line(name, loader.driver_version() // 1000)
 
 
 def remedy(name: str, why: str) -> str:
-    """Say why a library is missing, and what installs it."""
+    """Say why a library is missing, and how to install it."""
     return f"{why}. Install it with: {install_line(name)}"
 
 

@@ -33,16 +33,16 @@ NATIVE = "native"
 
 @dataclass(frozen=True)
 class Pair:
-    """What happened to one library's streams when another took them over, or waited for them."""
+    """The result for one library's streams that another takes over, or waits for."""
 
     first: str
     second: str
     same_queue: bool
     """The second's object on the first's stream is the same queue for the driver."""
     same_device: bool
-    """It is of the same device, for the driver and for StreamKit."""
+    """That object is of the same device, for the driver and for StreamKit."""
     owner_kept: bool | None
-    """It alone keeps the queue alive; None where a bare handle can hold nothing."""
+    """That object alone keeps the queue alive; None where a bare handle can hold nothing."""
     control_ran: bool
     """Without a wait, work of the second runs while the first's queue is held."""
     order_kept: bool
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class MatrixReport:
-    """Every ordered pair of the libraries here, what they are, and which are missing."""
+    """Every ordered pair of the libraries here, their versions, and the missing libraries."""
 
     date: str
     device: str
@@ -165,7 +165,7 @@ class LibraryStreams:
     new_stream: Callable[[], Any]
     handle_of: Callable[[Any], int]
     destroys: bool = True  # whether the queue dies with the stream object
-    holds: bool = True  # whether a stream object can keep alive what its queue depends on
+    holds: bool = True  # whether a stream object can keep the owner of its queue alive
 
     def view(self, stream: Any) -> Any:
         return stream if self.name == NATIVE else stream.to(self.name)

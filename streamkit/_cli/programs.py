@@ -30,9 +30,9 @@ class Ended(NamedTuple):
     report: Any
     failure: Exception | None  # why there is no report
     status: int
-    is_child: bool  # whether the program has forked this process: the report is its parent's
-    threads: list[str]  # the program's, which go on
-    interrupt: KeyboardInterrupt | None  # what ended the program, to be raised at last
+    is_child: bool  # whether the program has forked this process: the parent has the report
+    threads: list[str]  # of the program, which go on
+    interrupt: KeyboardInterrupt | None  # that ended the program, to be raised at last
 
 
 def run(words: Sequence[str], tool: AbstractContextManager[Any], *, is_module: bool) -> Ended:
@@ -125,11 +125,11 @@ def _spec(name: str) -> ModuleSpec | None:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return None
-        raise  # what a package of it needs
+        raise  # of a module that its package imports
 
 
 def _status(error: BaseException | None) -> int:
-    """Return the exit status, after printing what ends a program as Python does."""
+    """Return the exit status, after printing the error that ends a program as Python does."""
     if isinstance(error, CannotRunError):
         raise error
     if error is None:
@@ -138,10 +138,10 @@ def _status(error: BaseException | None) -> int:
         return _exited(error)
     trace = _of_program(error.__traceback__)
     error.with_traceback(trace)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stdout is closed
         sys.stdout.flush()
     shown = sys.excepthook
-    if isinstance(error, KeyboardInterrupt):  # Python itself prints it, and ends by the signal
+    if isinstance(error, KeyboardInterrupt):  # Python prints the error, and ends by the signal
         sys.excepthook = lambda kind, raised, _: shown(kind, raised.with_traceback(trace), trace)
         return 1
     try:
@@ -157,13 +157,13 @@ def _status(error: BaseException | None) -> int:
 def _exited(error: SystemExit) -> int:
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    with contextlib.suppress(OSError, ValueError):  # it is closed
+    with contextlib.suppress(OSError, ValueError):  # stderr is closed
         print(error.code, file=sys.stderr or sys.__stderr__)
     return 1
 
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of this file, with which it begins."""
+    """Return a traceback without the first frames, which are of this file."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace

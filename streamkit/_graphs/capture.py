@@ -1,4 +1,4 @@
-"""``capture``: one CUDA graph from every loaded library, begun and ended by its parts in order."""
+"""``capture``: one CUDA graph from every loaded library, begun and ended by parts in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_CAPTURES = re.compile(
     r"|(is|while|when) capturing|capturing (blocking )?stream|capture was not ended|captured_event",
     re.IGNORECASE,
 )
-"""How CUDA and the libraries word errors of captures. A program's own errors can say "captured"."""
+"""The words of CUDA and the libraries in errors of captures; a program may say "captured" too."""
 
 
 def capture(
@@ -88,9 +88,9 @@ def capture(
 
 @contextlib.contextmanager
 def around(adapters: Iterable[Adapter], held: list[Any] | None = None) -> Generator[None]:
-    """Have the libraries do in this thread what is captured, or will be in a later call.
+    """Prepare the libraries in this thread for work that is captured, or will be in a later call.
 
-    ``held`` takes what they give for the graph; without it nothing captures yet.
+    ``held`` takes the pools that they give for the graph; without it nothing captures yet.
     """
     with contextlib.ExitStack() as blocks:
         for enter in all_offered(adapters, Capture.around_capture):
@@ -133,7 +133,7 @@ def capture_on(
                     parts.check(libraries)
                     graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
                 except BaseException as error:
-                    graph._fail()  # noqa: SLF001 - no method for users
+                    graph._complete(None)  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
                         disposal.waiting.append(disposal.UsedPools(queue, tuple(held)))
                         held.clear()
@@ -210,25 +210,25 @@ class _Parts:
             part.begin()
 
     def check(self, libraries: Iterable[LoadedLibrary]) -> None:
-        """Raise CaptureError if it is not whole, or a library's current stream is outside it."""
+        """Raise CaptureError unless the capture is whole and has each library's current stream."""
         self._return()
         checks.check_complete(self._stream)
         checks.check_nobody_left(self._stream, libraries)
 
     def end(self, held: list[Any]) -> OwnedGraph:
-        """End a whole capture; return its graph, which holds the pools in ``held`` and the rest."""
+        """End a whole capture; return its graph, which holds the pools in ``held`` and more."""
         pools = len(held)
         while self._joined:
             held.append(self._joined[-1].end())
             del self._joined[-1]
         executable = self._first.end()
         graph = OwnedGraph(executable, self._library, self._queue, tuple(held[:pools]))
-        # no other graph gets that stream before: libraries keep memory for it, which runs use
+        # no other graph gets the origin meanwhile: libraries keep memory for it, which runs use
         graph.held.extend((*held[pools:], self._origin))
         return graph
 
     def explain(self, error: BaseException) -> Exception | None:
-        """Return the CaptureError that an error means; None if it is the block's own error."""
+        """Return the CaptureError for an error of the capture; None for the block's own error."""
         if isinstance(error, errors.DriverError) and _OF_CAPTURES.search(error.name):
             return errors.CaptureError(
                 f"the capture on {describe(self._stream)} was dropped: {error}"
@@ -243,7 +243,7 @@ class _Parts:
         advice = None
         for explain in all_offered(self._adapters, Capture.explain_capture):
             if not advice:
-                with contextlib.suppress(Exception):  # its own must not hide the block's error
+                with contextlib.suppress(Exception):  # an error in it must not hide the block's
                     advice = explain(error)
         is_whole = found is not None and found.is_valid
         if is_whole and advice is None and not names_capture(error, self._adapters):
@@ -255,13 +255,13 @@ class _Parts:
         )
 
     def abandon(self, error: BaseException) -> None:
-        """End every part, in whatever state, and drop what was captured.
+        """End every part, in any state, and drop the captured work.
 
-        What cannot be ended becomes a note on ``error``, which led here and is raised.
+        A part that cannot be ended becomes a note on ``error``, which led here and is raised.
         """
         try:
             self._abandon()
-        except BaseException as first:  # an interrupt, or a call that failed: it is tried again
+        except BaseException as first:  # after an interrupt or a failed call, a second try
             try:
                 self._abandon()
             except Exception as second:  # noqa: BLE001 - a library's own
@@ -288,8 +288,8 @@ class _Parts:
 def names_capture(error: Exception, adapters: Iterable[Adapter]) -> bool:
     """Whether an error of these libraries, or a built-in one, is about captures.
 
-    An error class of the program's own never is. Nor is an OutOfMemoryError: what the libraries say
-    in it names graphs too.
+    An error class of the program's own never is. Nor is an OutOfMemoryError, in which libraries
+    name graphs too.
     """
     kind = type(error)
     roots = {"builtins", *(adapter.name.partition(".")[0] for adapter in adapters)}

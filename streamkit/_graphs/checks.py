@@ -1,4 +1,4 @@
-"""What is wrong with a capture: it is broken, a fork was not joined, or work has missed it."""
+"""Checks of a capture: it may be broken, a fork not joined, or work may have missed it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def refuse_inside_another(stream: CudaStream[Any]) -> None:
 
 
 def a_library_captures_here() -> bool:
-    """Whether a stream that is a library's current one in this thread captures, whoever began.
+    """Whether a library's current stream in this thread captures, whoever began the capture.
 
-    What a library frees or destroys then can break that capture, or end the process.
+    If a library frees or destroys something then, that can break the capture, or end the process.
     """
     return _capturing(loaded_libraries.found_so_far(), driver.current_device()) is not None
 
@@ -75,7 +75,7 @@ def whole(stream: CudaStream[Any]) -> Captured:
 
 
 def of_blocking(queue: QueueRecord) -> str:
-    """Word what else is illegal while a blocking stream captures; "" for a nonblocking one."""
+    """Word the further limits while a blocking stream captures; "" for a nonblocking stream."""
     if queue.nonblocking is not False:
         return ""
     return (
@@ -117,10 +117,9 @@ def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
 
 
 def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary]) -> None:
-    """Raise CaptureError if a library's current stream now is outside the capture.
+    """Raise CaptureError if a library's current stream is outside the capture at its end.
 
-    The block has moved the library, and so its work, there. A library that was moved away and back
-    is not found.
+    The block has moved the library there, and so its work. A move away and back is not found.
     """
     own = stream._live()
     number = driver.capture_id(own.handle)
@@ -147,7 +146,7 @@ def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
 def _is_busy(queue: QueueRecord) -> bool:
     try:
         return ordering.on(queue, _has_work, queue.handle)
-    except errors.DriverError:  # its work has failed, which its next call reports
+    except errors.DriverError:  # the queue's work has failed, as its next call reports
         return False
 
 

@@ -18,18 +18,18 @@ _SHOWN = 3
 _PARTS: dict[str, Callable[[Any], str]] = {
     "dtype": str, "shape": str, "strides": str, "address": hex
 }  # fmt: skip
-"""Of an array's layout, the parts of which the first that differs says enough."""
+"""The parts of an array's layout, in the order of which the first difference is named."""
 
 
 def from_nearest(key: Any, others: Iterable[Any]) -> str:
-    """Return how a key differs from the most similar one of others; "" if there is none."""
+    """Return how a key differs from the most similar of others; "" if there are none."""
     nearest = min((list(between(key, other)) for other in others), key=len, default=[])
     more = [f"and {len(nearest) - _SHOWN} more"] if len(nearest) > _SHOWN else []
     return "; ".join([*nearest[:_SHOWN], *more])
 
 
 def between(key: Any, other: Any) -> Iterator[str]:
-    """Yield what is different in a key, beside another one."""
+    """Yield the differences of a key from another key."""
     (_, args), (_, kwargs), mine = key
     (_, other_args), (_, other_kwargs), theirs = other
     yield from _of_items("", "arguments", _numbered("argument {}", args), args, other_args)

@@ -1,10 +1,10 @@
-"""Graphs that were given up, with what they hold: destroyed as soon as that is safe.
+"""Graphs that were given up: destroyed with all that they hold, as soon as that is safe.
 
-What a graph holds must outlast its last run, and much of what destroys memory is illegal in the
-thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
-graphs wait here until the next capture, launch or end of a graph, or the next drain of what was
-kept. Memory of a library's pool waits longer: until the work has run that the queues had when the
-graph ended, or when its capture failed. ``Runs`` tells whether the last run has ended.
+The memory of a graph must outlast the last run, and many calls that free memory are illegal in
+the thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
+graphs wait here until the next capture, launch or end of a graph, or the next drain of kept
+objects. Memory of a library's pool waits longer: until the work has run that the queues had when
+the graph ended, or when its capture failed. ``Runs`` tells whether the last run has ended.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Runs:
     """
 
     def __init__(self) -> None:
-        # where the last run is; several only after an error, which can leave a run behind
+        # the place of the last run; several only after an error, which can leave a run behind
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
         self._number: int | tuple[int, int, int] | None = None  # the id of the last queue
-        self._spare: OwnedEvent | None = None  # that of the run before the last
+        self._spare: OwnedEvent | None = None  # the event of the run before the last
 
     @property
     def steady(self) -> QueueRecord | None:
-        """The queue of the last run, if another run there needs nothing noted."""
+        """The queue of the last run, if another run there needs no further note."""
         last = self._points[-1] if len(self._points) == 1 else None
         return None if isinstance(last, OwnedEvent) else last
 
@@ -66,7 +66,7 @@ class Runs:
         another queue then waits for the last one first, and each run has an event.
         """
         before = self._points
-        number = identity.public_id(queue)  # one first seen in a capture has its own by now
+        number = identity.public_id(queue)  # also of a queue that was first seen in a capture
         if in_order and number != self._number:
             self.hold(queue)
         if not in_order and _lives_with_its_record(queue):
@@ -94,7 +94,7 @@ class Runs:
             ordering.wait_event(queue, event.handle)
 
     def have_ended(self) -> bool:
-        """Whether all runs have ended; False also while a queue captures and cannot be asked.
+        """Whether all runs have ended; False also while a queue captures, so that none can ask.
 
         The thread must be inside ``beside_captures``.
         """
@@ -121,33 +121,33 @@ def _lives_with_its_record(queue: QueueRecord) -> bool:
 
 
 def _marked(queue: QueueRecord) -> OwnedEvent | None:
-    """Return an event after the queue's work so far, None while it captures."""
+    """Return an event after the queue's work so far, None while the queue captures."""
     if ordering.capture_of(queue) is not None:
         return None
     event = OwnedEvent(queue.context)
     ordering.mark(event, queue)
-    # another thread may have begun one meanwhile, and the event stands for a place in it
+    # another thread may have begun a capture meanwhile, and the event may be part of it
     return event if ordering.capture_of(queue) is None else None
 
 
 class UsedPools:
-    """The libraries' pools of a capture: kept for what the queues have been given when they end."""
+    """The libraries' pools of a capture: kept for the work that the queues have at the end."""
 
     def __init__(self, queue: QueueRecord, pools: tuple[object, ...]) -> None:
         self.context, self._device = queue.context, queue.device
         self._pools = pools
 
     def end(self) -> bool:
-        """Let go of the pools when that work has run."""
+        """Let go of the pools when the queues' present work has run."""
         for queue in _readers(self._device) if self._pools else ():
-            # its work may use an array of the pool to which no reference is left
+            # the work may use an array of the pool to which no reference is left
             keepalive.keep(queue, queue, self._pools)
         self._pools = ()
         return True
 
 
 class OwnedGraph(UsedPools):
-    """An executable graph, and what has to live as long."""
+    """An executable graph, and the objects that have to live as long."""
 
     _is_destroyed = False
 
@@ -160,7 +160,7 @@ class OwnedGraph(UsedPools):
     ) -> None:
         super().__init__(queue, pools)
         self.executable = executable
-        self.library = library  # which began the capture; None if the driver did
+        self.library = library  # that began the capture; None if the driver began it
         self.stream_id = identity.public_id(queue)
         self._launched_by_library: Callable[[Any], bool | None] | None = None
         if not isinstance(executable, DriverGraph):
@@ -172,14 +172,14 @@ class OwnedGraph(UsedPools):
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
-        # also if the driver launches it by now: what the library refuses it refuses each time
+        # also if the driver launches the graph by now: the library refuses a stream each time
         native = None if self.library is None else target.to(self.library)
         by_library = self._launched_by_library
         if by_library is None:
             run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
         else:
             run = functools.partial(self._launch_by_library, by_library, native)
-        # the driver orders the runs, but not what a library does before each
+        # the driver orders the runs, but not a library's work before each run
         in_order = by_library is not None
         driver.ensure_in(self.context, self.runs.add, queue, run, in_order=in_order)
 
@@ -188,7 +188,7 @@ class OwnedGraph(UsedPools):
             self._launched_by_library = None
 
     def end(self) -> bool:
-        """Destroy the graph, then let go of what it used; False if that cannot be done now."""
+        """Destroy the graph, then let go of its objects; False if that cannot be done now."""
         if not self.runs.have_ended():
             return False
         if not self._is_destroyed:
@@ -214,20 +214,20 @@ def _readers(device: int) -> Iterator[QueueRecord]:
 
 
 class _Caches:
-    """What ended graphs have left in the caches of libraries that begin captures.
+    """The memory that ended graphs have left in the caches of libraries that begin captures.
 
-    Each graph has memory of its own, so there no later graph finds it, nor another library.
+    Each graph has memory of its own, so no later graph and no other library finds it there.
     """
 
     _MANY, _TOO_MANY = 8, 64
     _ended = 0
 
     def note_end(self, library: str | None) -> None:
-        """Note that a graph has ended which this library began, or the driver."""
+        """Note the end of a graph whose capture this library began, or the driver for None."""
         self._ended += library is not None
 
     def are_due(self) -> bool:
-        """Whether the libraries should free it, before a capture, as it is that of many graphs.
+        """Whether the libraries should free this memory before a capture, as many graphs left some.
 
         That waits for the devices. So it is due when the queues have no work, or when too many
         graphs have ended.
@@ -243,7 +243,7 @@ class _Caches:
 
 
 def _are_idle() -> bool:
-    """Whether the queues that are known have no work, on any device: all caches are emptied."""
+    """Whether no known queue has work, on any device, as the caches of all are emptied."""
     return all(
         ordering.capture_of(queue) is None and ordering.on(queue, driver.query, queue.handle)
         for device in {*driver.device_of.values()}
@@ -254,11 +254,11 @@ def _are_idle() -> bool:
 caches = _Caches()
 
 waiting: deque[UsedPools] = deque()
-"""Those to end. A deque, because its append needs no lock."""
+"""The graphs and pools to end. A deque, because its append needs no lock."""
 
 
 def dispose(graph: OwnedGraph) -> None:
-    """Destroy a graph and what it holds, now or later; safe in a destructor."""
+    """Destroy a graph with all that it holds, now or later; safe in a destructor."""
     waiting.append(graph)
     sweep()
 
@@ -270,13 +270,12 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     for _ in range(len(waiting)):
         try:
             graph = waiting.popleft()
-        except IndexError:  # other threads have taken some of them
+        except IndexError:  # other threads have taken the rest
             return
         stays = True
         try:
-            # what can fail here is a broken context, which every other call reports, or a queue
-            # that captures; a library's calls leave its device current, where torch looks at
-            # captures
+            # this fails in a broken context, which every other call reports, or at a queue that
+            # captures; a library's calls leave its device current, where torch looks at captures
             with contextlib.suppress(Exception):
                 stays = driver.call_beside_captures(
                     driver.ensure_in, graph.context, _has_to_stay, graph
@@ -284,11 +283,11 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         finally:
             if stays:
                 waiting.append(graph)
-        del graph  # what it held goes here, not with the next one
+        del graph  # its objects end here, not with the next graph
 
 
 def _has_to_stay(graph: Any) -> bool:
-    """End a graph, if that is possible now."""
+    """End a graph, if that is possible now; return whether it has to stay."""
     return checks.a_library_captures_here() or not graph.end()
 
 
@@ -296,10 +295,10 @@ keepalive.add_sweep(waiting, sweep)
 
 
 def free_deferred(parts: Sequence[JoinedPart], context: int) -> None:
-    """Let libraries free what they kept because of captures and graphs, right after a capture.
+    """Let libraries free the memory that they kept for captures and graphs, right after a capture.
 
-    Not later: CUDA gives the addresses of a graph that never ran to the next graph. Once that one
-    has run, a late free would take its memory.
+    Not later: CUDA gives the addresses of a graph that never ran to the next graph. Once the next
+    graph has run, a late free would take its memory.
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return

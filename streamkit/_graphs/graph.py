@@ -1,4 +1,4 @@
-"""``CudaGraph``: what ``capture`` gives, filled in its block and launched after it."""
+"""``CudaGraph``: the object that ``capture`` gives, filled in the block and launched after it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _NOT_AGAIN: _Again = (None, lambda: False, lambda: None)
 class CudaGraph(Graph, metaclass=Concrete):
     """One CUDA graph from every library.
 
-    What it promises is documented on ``Graph``. Safe to use from any thread. One that is dropped
-    is closed.
+    What it promises is documented on ``Graph``. Safe to use from any thread. A dropped graph is
+    closed.
     """
 
     _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
@@ -46,23 +46,21 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
         self._stream = stream
-        self._context = stream.context  # made current for calls: default streams depend on it
-        self._kept = kept  # while it is captured, by the graph in the making
-        self._sections: list[graphs.Section] = []  # the same
+        self._context = stream.context  # made current for calls, as default streams depend on it
+        self._kept = kept  # during the capture
+        self._sections: list[graphs.Section] = []  # during the capture
         self._lock = threading.RLock()  # no forked child can use the graph
         self._again = _NOT_AGAIN
-        """The queue of the last launch, if only that is left to do there; what does it; its end."""
+        """The queue where a launch now needs one call only; that call; and what ends its use."""
 
     # -- while it is captured ---------------------------------------------------------------------
 
-    def _complete(self, owned: OwnedGraph) -> None:
+    def _complete(self, owned: OwnedGraph | None) -> None:
+        """End the capture, with None after an error."""
         with self._lock:
-            owned.kept, owned.sections = self._kept, self._sections
+            if owned is not None:
+                owned.kept, owned.sections = self._kept, self._sections
             self._owned = owned
-            self._is_capturing, self._kept = False, []
-
-    def _fail(self) -> None:
-        with self._lock:
             self._is_capturing, self._kept = False, []
 
     @contextlib.contextmanager
@@ -111,8 +109,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         """Find work of the graph on the same memory that none of its edges orders.
 
         It looks at the parameters of the kernels, copies and fills as they are captured; nothing
-        runs, and CUPTI is not needed. What a kernel does with an array counts as possible where its
-        name does not tell. A graph that a library has put inside is a part of it.
+        runs, and CUPTI is not needed. Reads and writes of a kernel count as possible where its name
+        does not tell. A graph that a library has put inside is looked at too.
 
         Args:
             arrays: Arrays by the names that the report is to use; others have those of the caller's
@@ -181,7 +179,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             disposal.sweep()
 
     def _launch_as_a_call(self) -> None:
-        """Launch after what the libraries were given before, and before what they get next."""
+        """Launch after the libraries' work so far, and before their next work."""
         self._ready()
         queue = self._stream._live()
         with driver.in_context(self._context):
@@ -200,8 +198,6 @@ class CudaGraph(Graph, metaclass=Concrete):
     def _launch(self, target: CudaStream[Any]) -> None:
         with self._alone():
             owned, queue = self._check(target)
-            if ordering.capture_of(queue) is not None:
-                raise self._refused_inside(target)
             owned.launch(target, queue)
             steady = owned.runs.steady
             if steady is not None:
@@ -212,7 +208,7 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:
-        """Hold the lock, and have each launch take it, as something is done with the executable."""
+        """Hold the lock, and have each launch take it, while the executable is used or closed."""
         while True:
             again = self._again
             _, _, end = again
@@ -228,8 +224,6 @@ class CudaGraph(Graph, metaclass=Concrete):
         target = self._target(stream) or self._stream
         with self._alone():
             owned, queue = self._check(target)
-            if ordering.capture_of(queue) is not None:
-                raise self._refused_inside(target)
             executable = owned.executable.executable
             driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
@@ -239,13 +233,16 @@ class CudaGraph(Graph, metaclass=Concrete):
             raise messages.device_mismatch(self, found, "a CUDA graph runs on CUDA streams.")
         return found
 
-    def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, Any]:
+    def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, QueueRecord]:
+        """Return the graph and the queue of a stream on which it can run now."""
         owned = self._ready()
         queue = target._live()
         if queue.context != self._context:
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."
             )
+        if ordering.capture_of(queue) is not None:
+            raise self._refused_inside(target)
         return owned, queue
 
     def _refused_inside(self, stream: CudaStream[Any]) -> errors.CaptureError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = threading.Lock()  # as those below: no forked child has a GPU
+_turn = threading.Lock()  # as the locks below not made anew: no forked child has a GPU
 """Held while a graphed function captures: torch and Warp can be in one capture at a time."""
 
 
@@ -46,14 +46,14 @@ class _Seen(NamedTuple):
     is_due: bool
     """Whether to capture the next call."""
     objects: tuple[weakref.ref[Any], ...]
-    """Those that its key holds weakly."""
+    """The objects that its key holds weakly."""
 
 
 class _Captured:
     """A graph of one signature."""
 
     last: Any = None
-    """After the last use of the copies."""
+    """An event after the last use of the copies."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class _Captured:
         self.graph = graph
         self.result = result  # a template: see ``results``
         self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
-        self.made = list(results.arrays(result)) if own else []  # what a copy back must not touch
+        self.made = list(results.arrays(result)) if own else []  # no copy back goes into these
         self.objects = objects  # as those of ``_Seen``
         self.lock = threading.Lock()
 
@@ -194,7 +194,7 @@ class GraphedFunction(Generic[P, T]):
         self._copies = copies
         self._fallback = fallback
         self._has_warned = False
-        self._lock = threading.Lock()  # of what follows, never held while the function runs
+        self._lock = threading.Lock()  # of the tables below, never held while the function runs
         self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
         self._seen: OrderedDict[Hashable, _Seen] = OrderedDict()
         self._has_dead = False  # whether an object has died that a key holds weakly
@@ -225,12 +225,12 @@ class GraphedFunction(Generic[P, T]):
         with self._lock:
             dropped = self._captured, self._seen
             self._captured, self._seen = OrderedDict(), OrderedDict()
-        del dropped  # outside of the lock: what a graph or a key holds can have finalizers
+        del dropped  # outside of the lock: objects of a graph or a key can have finalizers
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Say what a call with these arguments would do outside of captures, and why; call nothing.
 
-        If no graph is held for it, that is what sets it apart from the most similar one, as in
+        If no graph is held for it, the text says how it differs from the most similar one, as in
         "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
 
         Args:
@@ -284,7 +284,7 @@ class GraphedFunction(Generic[P, T]):
             adapters = [library.adapter for library in loaded_libraries.libraries()]
             with around(adapters):
                 return self._run_on_gpu(call)
-        return self._launch(captured, call)  # type: ignore[no-any-return]  # what the function gave
+        return self._launch(captured, call)  # type: ignore[no-any-return]  # the function's result
 
     def _target(self) -> Any:
         return open_scopes.innermost() if self._stream is None else self._stream
@@ -292,7 +292,7 @@ class GraphedFunction(Generic[P, T]):
     def _read(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: CudaStream[Any] | None
     ) -> Signature:
-        """Return what tells the call from others; TypeError for an array that no graph can have."""
+        """Return the call's signature; TypeError for an array that no graph can have."""
         call = Signature(
             (args, kwargs), by_address=not self._copies, settings=settings.read(target)
         )
@@ -319,7 +319,7 @@ class GraphedFunction(Generic[P, T]):
             return captured
 
     def _is_due(self, call: Signature) -> bool:
-        """Note the call; return whether to capture it: it is not the first, and may succeed."""
+        """Note the call; return whether to capture it, as a later one that may succeed."""
         if active_captures.any_goes_on():
             return False
         with self._lock:
@@ -341,14 +341,14 @@ class GraphedFunction(Generic[P, T]):
     # -- objects that keys hold weakly ------------------------------------------------------------
 
     def _watched(self, call: Signature) -> tuple[weakref.ref[Any], ...]:
-        """Return references to them, which have what knows them forgotten when one dies."""
+        """Return references to the call's objects; when one of these dies, the entry goes."""
         forget = functools.partial(_forget_dead_of, weakref.ref(self))
         return tuple([weakref.ref(value, forget) for value in call.objects])
 
     def _forget_dead(self) -> None:
-        """Give up what no call can find any more, because its key has an object that is dead.
+        """Give up the entries that no call can find any more, because an object of the key is dead.
 
-        A garbage collection calls it too, at any moment. If the lock is taken then, the next call
+        A garbage collection calls this too, at any moment. If the lock is taken then, the next call
         of the function does it.
         """
         self._has_dead = True
@@ -375,9 +375,9 @@ class GraphedFunction(Generic[P, T]):
     def _call(self, arguments: Arguments) -> T:
         """Call the function, as each way of calling and capturing it does.
 
-        A launch cannot give autograd's graph of its result, so no call gives it. Nor can one that
-        runs the function: what it keeps alive of the parameters would draw the stream of that run
-        into a later capture.
+        A launch cannot give autograd's graph of the result, so no call gives it. After a run of the
+        function, that graph would also keep nodes of the parameters, which draw the stream of the
+        run into a later capture.
         """
         args, kwargs = arguments
         return results.detached(self._fn(*args, **kwargs))
@@ -385,12 +385,12 @@ class GraphedFunction(Generic[P, T]):
     # -- before there is a graph -------------------------------------------------------------------
 
     def _scope(self, private: Any) -> use:
-        """Return the scope for copies: of the call's stream, else of one in order with all."""
+        """Return the scope for copies: on the call's stream, else in order with all libraries."""
         target = self._target()
         return use(private, ordered=True) if target is None else use(target)
 
     def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function; with copies if its graph has them, so that it is given the same."""
+        """Run the function, with copies of its arrays where the graph has copies."""
         if not self._copies or not call.arrays:
             return self._run(call.arguments)
         device = _device_of(call, self._target())
@@ -407,7 +407,7 @@ class GraphedFunction(Generic[P, T]):
     # -- capture ----------------------------------------------------------------------------------
 
     def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
-        """Capture the call; None if that fails, and need not succeed."""
+        """Capture the call; None if the capture fails and the function is called instead."""
         device = _device_of(call, target)
         private = new_stream(device, nonblocking=True)
         own: list[Any] = []
@@ -420,7 +420,7 @@ class GraphedFunction(Generic[P, T]):
         try:
             with capture_on(private, is_private=True) as graph:
                 result = self._call(arguments)
-        except active_captures.OngoingError:  # begun by another thread since the look at them
+        except active_captures.OngoingError:  # another thread has just begun a capture
             return None
         except CaptureError as error:
             if not self._fallback:
@@ -430,7 +430,7 @@ class GraphedFunction(Generic[P, T]):
             self._fall_back(call, error)
             return None
         result = results.template(result, _places(own) if own else call.places, call.objects)
-        graph.keep(result, own)  # what a run reads and writes lives until it has ended
+        graph.keep(result, own)  # the arrays of a run live until it has ended
         captured = _Captured(graph, result, own, objects)
         with self._lock:
             self.captures += 1
@@ -501,10 +501,10 @@ def _copy_in(call: Signature, own: list[Any], stream: Any) -> None:
 
 
 def _copy_back(call: Signature, own: list[Any], stream: Any, made: Sequence[FoundArray]) -> None:
-    """Copy them back, as the function may have written into them.
+    """Copy a graph's own arrays back into the call's, as the function may have written into them.
 
-    Not into what the graph has ``made``, if a result of it was passed: that is the new result by
-    now. Nor into an array whose elements share memory, into which no library writes.
+    Not into an array that the graph has ``made``, as a former result may be passed, which is the
+    new result by now. Nor into an array whose elements share memory: no library writes there.
     """
     for found, mine in zip(call.arrays, own, strict=True):
         if not (found.repeats or any(map(found.overlaps, made))):
@@ -520,7 +520,7 @@ def _name(fn: object) -> str:
 
 
 def _where(fn: Any, error: BaseException) -> str:
-    """Name the function, and its line that an error came from, if it has one."""
+    """Name the function, and the line of it that an error came from, if it has one."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     found: BaseException | None = error
     line = None

@@ -1,4 +1,4 @@
-"""What a call of a graphed function returns: its own arguments, and arrays without a past."""
+"""The result of a call of a graphed function: arguments of the call, and arrays without a past."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 
 class _Argument:
-    """In a captured result: the array that was passed in this place."""
+    """The mark in a captured result for the array that was passed in a place."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 class _Weakly:
-    """In a captured result: an object that was passed, and that the key holds weakly."""
+    """The mark in a captured result for a passed object that the key holds weakly."""
 
     def __init__(self, value: Any) -> None:
         self.get = weakref.ref(value)
 
 
 def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> Any:
-    """Return a result with marks instead of what the function was given.
+    """Return a result with marks in the place of the function's arguments.
 
-    That is an ``_Argument`` for an array, and a ``_Weakly`` for an object that the key holds so.
+    An array gets an ``_Argument``, and an object that the key holds weakly a ``_Weakly``.
     """
     known = set(map(id, objects))
 
@@ -50,14 +50,14 @@ def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> 
 def arrays(marked: Any) -> Iterator[FoundArray]:
     """Yield the arrays of a captured result that are not arguments."""
     for leaf in leaves(marked):
-        with contextlib.suppress(TypeError, ValueError):  # none whose memory can be told
+        with contextlib.suppress(TypeError, ValueError):  # of an array whose memory is unknown
             found = find(leaf)
             if found is not None:
                 yield found
 
 
 def filled(marked: Any, call: Signature) -> Any:
-    """Return a result of this call, with what it was given instead of the marks."""
+    """Return the result of a call, with its arguments in the place of the marks."""
     given = call.arrays
 
     def fill(leaf: Any) -> Any:
@@ -69,7 +69,7 @@ def filled(marked: Any, call: Signature) -> Any:
 
 
 def detached(result: T) -> T:
-    """Return a result whose arrays remember nothing of how they were made; itself if none did."""
+    """Return the result with arrays that have no autograd graph; itself if no array had one."""
     if all(_detached(leaf) is leaf for leaf in leaves(result)):
         return result
     new: T = replaced(result, _detached)

@@ -1,4 +1,4 @@
-"""What changes what a call computes and is no argument: the current device, libraries' settings."""
+"""The settings around a call that change its result: the current device, libraries' settings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from streamkit._streams.stream import CudaStream
 
 Settings: TypeAlias = "tuple[int, tuple[tuple[str, int | None, tuple[Hashable, ...]], ...]]"
-"""The current device; and of each library its name, its own current device, and its settings."""
+"""The current device; and each library's name, its own current device, and its settings."""
 
 
 def read(target: CudaStream[Any] | None) -> Settings:
-    """Return the settings of this thread, for a call on a stream, or on none that is named."""
+    """Return the settings of this thread, for a call on a stream, or on no named stream."""
     device = driver.current_device() if target is None else target.device_id
     return device, tuple(
         [
@@ -33,7 +33,7 @@ def read(target: CudaStream[Any] | None) -> Settings:
 
 
 def by_name(settings: Settings) -> dict[str, str]:
-    """Return the words for each of the settings, by the words for what it is."""
+    """Return the value of each setting in words, by the name of the setting."""
     device, libraries = settings
     names = {
         library.name: library.settings.names

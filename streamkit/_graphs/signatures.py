@@ -1,7 +1,7 @@
-"""What tells one call of a graphed function from another: its arrays by layout, the rest by value.
+"""The signature of a call of a graphed function: its arrays by layout, the rest by value.
 
-Arrays are found in nested tuples, lists, dicts and dataclasses. What an object of another class
-holds is not looked at. What a program has set around the call counts too: see ``settings``.
+Arrays are found in nested tuples, lists, dicts and dataclasses, not inside objects of other
+classes. The settings of the program around the call count too: see ``settings``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class FoundArray:
     """The CUDA ordinal, None for the host."""
     layout: ArrayLayout
     library: Any
-    """The adapter that copies it; None if its library has none."""
+    """The adapter that copies the array; None if no adapter does."""
 
     @property
     def repeats(self) -> bool:
-        """Whether elements share memory, as those of an expanded array do."""
+        """Whether elements share memory, as in an expanded array."""
         axes = zip(self.layout.shape, self.layout.strides, strict=True)
         return any(not step and size > 1 for size, step in axes)
 
@@ -55,7 +55,7 @@ class FoundArray:
         return extents.strided(address, shape, strides, size)
 
     def overlaps(self, other: FoundArray) -> bool:
-        """Whether they may share memory."""
+        """Whether the two arrays may share memory."""
         one, two = self._extent, other._extent
         if self.device != other.device or one is None or two is None:
             return False
@@ -63,7 +63,7 @@ class FoundArray:
 
 
 class _Unhashable:
-    """A value known by equality, which is copied only if its key is to be held."""
+    """A value known by equality, which is copied only if its key is held."""
 
     __slots__ = ("_value",)
 
@@ -94,7 +94,7 @@ class _Unhashable:
 class Signature:
     """The arrays of a call, in order, and ``key``, which is equal for calls that share a graph.
 
-    The key holds objects that are known by their identity weakly: ``objects`` are those.
+    The key holds the ``objects`` that are known by their identity weakly.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Signature:
         self.key: Hashable = self._read(args), self._read(kwargs), settings
 
     def freeze(self) -> None:
-        """Let the key stay as it is, whatever becomes of the arguments."""
+        """Make the key independent of later changes of the arguments."""
         for value in self._unhashable:
             value.freeze()
         self._unhashable.clear()
@@ -142,7 +142,7 @@ class Signature:
         return kind, self._known(value) if found is None else self._add(found)
 
     def _known(self, value: Any) -> Hashable:
-        """Return what stands for a value that is no array."""
+        """Return the part of the key for a value that is no array."""
         kind = type(value)
         if isinstance(value, numbers.Number):
             return _number(value)  # type: ignore[no-any-return]  # hashable
@@ -196,14 +196,14 @@ def _number(value: Any) -> Any:
 
 
 def library_of(value: Any) -> ArrayLibrary | None:
-    """Return what is known of the library whose array a value is, or None."""
+    """Return the library whose array a value is, or None."""
     return ARRAYS.types.get(type(value)) or registry.find(value, ARRAYS)
 
 
 def find(value: Any) -> FoundArray | None:
-    """Return the array that a value is, or None.
+    """Return the value as a found array, or None if it is no array.
 
-    TypeError if it is an array that does not say where its memory is, ValueError if it needs a
+    TypeError for an array that does not say where its memory is, ValueError for one that needs a
     gradient.
     """
     library = library_of(value)
@@ -224,7 +224,7 @@ def find(value: Any) -> FoundArray | None:
 def _find_by_protocol(value: Any) -> FoundArray | None:
     try:
         place, device = value.__dlpack_device__()
-    except Exception:  # noqa: BLE001 - it has none, it is a class, or it knows no such device
+    except Exception:  # noqa: BLE001 - no such method, a class, or an unknown device
         place, device = None, driver.current_device() if driver.is_present() else 0
     if place in ON_HOST:
         return FoundArray(value, None, ArrayLayout(0, (), (), None, 0), None)
@@ -245,7 +245,7 @@ def _find_by_protocol(value: Any) -> FoundArray | None:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what a value's containers hold, or the value itself."""
+    """Yield the leaves of a value's containers, or the value itself."""
     if isinstance(value, dict):
         items: Iterable[Any] = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -274,7 +274,7 @@ def replaced(value: Any, replace: Callable[[Any], Any]) -> Any:
         return kind(*items) if hasattr(kind, "_fields") else kind(items)
     if isinstance(value, dict):
         items_of = copy.copy(value)
-        for name, item in value.items():  # one by one, because some classes refuse ``update``
+        for name, item in value.items():  # some classes refuse ``update``
             items_of[name] = replaced(item, replace)
         return items_of
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,1 +1,1 @@
-"""Which queue is this, who keeps it alive, its order, scopes and waits."""
+"""CUDA queues: their identity, owners, order, scopes and waits."""

@@ -1,4 +1,4 @@
-"""Whose array an object is: where it lies, on which stream its library works, who can lend it."""
+"""The library of an array: its device, the current stream there, and functions that lend it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ON_HOST = 1, 3
 
 
 class ArrayLibrary(NamedTuple):
-    """What StreamKit calls of an array's library, looked up once for each type of array."""
+    """The functions of an array's library that StreamKit calls, looked up once for each type."""
 
     name: str
     device_of: Callable[[Any], int | None]
     lend: Callable[[Any, object], Any]
     lent_by: Callable[[Any], Any] | None
     current: Callable[[int], Any] | None
-    """Its current stream of a device, or the handle of that; None if it has none."""
+    """The library's current stream of a device, or its handle; None for a library without one."""
     record_stream: Callable[[Any, Any], bool] | None = None
     storage_of: Callable[[Any], Storage] | None = None
     copies: Memory | None = None
@@ -51,7 +51,7 @@ def _read_array(adapter: Adapter, array: Any) -> ArrayLibrary | None:
 
 
 ARRAYS = registry.Capability(_read_array)
-"""How every part of StreamKit recognises an array: ``registry.find(obj, ARRAYS)``."""
+"""All parts of StreamKit recognise an array by ``registry.find(obj, ARRAYS)``."""
 
 _exchanges: dict[type, ArrayLibrary] = {}  # of types without an adapter that have DLPack's API
 
@@ -70,7 +70,7 @@ def place_of(array: object) -> tuple[ArrayLibrary | None, int | None]:
             pass
     try:
         place, _ = array.__dlpack_device__()  # type: ignore[attr-defined]
-    except Exception as error:  # it has none, it is a class, or it knows no such device
+    except Exception as error:  # no such method, a class, or an unknown device
         raise messages.not_an_array(array) from error
     if place not in ON_HOST:
         raise messages.not_an_array(array)

@@ -1,13 +1,13 @@
 """The dispatcher: one thread that learns when points of CUDA queues are reached, and tells waiters.
 
-It queries the first point of each queue and then naps. A nap is a small part of the time since a
-queue last moved, or since a point of an idle one came, so that a point that is reached soon is
-noticed soon. It also lasts several times as long as a look, so that the thread takes at most about
-a tenth of a core, for any number of queues. It never waits for one queue before it looks at
+The thread queries the first point of each queue and then naps. A nap is a small part of the time
+since a queue last moved, or since a point of an idle queue came, so that a point that is reached
+soon is noticed soon. It also lasts several times as long as a look, so that the thread takes at
+most about a tenth of a core, for any number of queues. No wait for one queue comes before a look at
 another, so a queue that stands still holds up no other.
 
-After a nap it also wakes each event loop that waits, at most four times in a millisecond, because
-a thread that sleeps for long wakes late: on an H200 by a tenth to a third of a millisecond.
+After a nap the thread also wakes each event loop that waits, at most four times in a millisecond,
+because a thread that sleeps for long wakes late: on an H200 by a tenth to a third of a millisecond.
 Together this takes a quarter of a core while a wait is some milliseconds old, a fifth at 50 ms, a
 fiftieth at a second, and less from then on.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
 _AGES = 320  # a nap is this part of the youngest point's age
 _SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
-_RESTS = 8  # and at least so many times as long as the last looks took
+_RESTS = 8  # a nap lasts at least so many times as long as the last looks
 _STIRS = 0.25e-3  # seconds after which a loop is woken again
-_BURST, _LULL = 8, 1e-3  # after more new points a nap lasts so long, to tell of them together
-_MANY = 64  # points of a queue, among which are some that were dropped
+_BURST, _LULL = 8, 1e-3  # after more new points a nap of so long gathers them
+_MANY = 64  # points of a queue before dropped ones are taken out
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
 
@@ -46,23 +45,22 @@ class _Track:
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
         self.moved = time.monotonic()  # when a point was last reached, or the first one came
-        self.limit = _MANY  # with more points, those that were dropped are taken out
+        self.limit = _MANY  # with more points, dropped ones are taken out
 
 
 class _Dispatcher:
     def __init__(self) -> None:
         self.thread = Thread(target=self._run, name="streamkit-dispatcher", daemon=True)
         self.thread.is_dispatcher = True
-        self.ident = 0  # that of its thread, while the thread runs
         self.new: deque[Point] = deque()
         self.tracks: dict[object, _Track] = {}
         self.is_asleep = False
         self.bell = Bell()
         self._next = math.inf  # when the next look is due
-        self._earliest = 0.0  # when it may be due
+        self._earliest = 0.0  # when the next look may be due
         self._stirs = 0.0  # when the loops are woken again
         self._used = 0.0  # seconds of a core that the last look took
-        self._came = 0  # how many points came since then
+        self._came = 0  # how many points came since the last look
 
     def add(self, point: Point) -> None:
         """Take a point, from any thread; ring unless its queue has other points to wait for."""
@@ -70,25 +68,19 @@ class _Dispatcher:
         if self.is_asleep and point.queue not in self.tracks:
             self.bell.ring()
 
-    def join(self) -> None:
-        self.bell.ring()
-        self.thread.join(_PATIENCE)
-
     # -- in its thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self.ident = threading.get_ident()
         while not _is_over:
             try:
                 self._wait()
-                # around all looks, so that each of them is short
+                # around all looks, so that each look is short
                 with driver.beside_captures():
                     while not _is_over:
                         self._look()
                         self._wait()
             except Exception as error:  # noqa: BLE001 - no waiter may hang, whatever fails
                 self._fail(error)
-        self.ident = 0
 
     def _wait(self) -> None:
         """Nap until the next look is due, and list the points that come meanwhile."""
@@ -120,7 +112,7 @@ class _Dispatcher:
     def _nap(self) -> None:
         """Sleep until the next look, or until a point of another queue comes."""
         self.is_asleep = True
-        if not self.new:  # else a point has just come, and may not have rung
+        if not self.new:  # else a point has just come, perhaps without a ring
             seconds = self._next - time.monotonic()
             self.bell.wait(None if seconds == math.inf else seconds)
         self.is_asleep = False
@@ -178,7 +170,7 @@ def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
             try:
                 count = _reached(points)
             except errors.DriverError as failed:
-                error = failed.with_traceback(None)  # which would hold this frame
+                error = failed.with_traceback(None)  # a traceback would hold this frame
         if not count:
             break
         track.moved = time.monotonic()
@@ -191,7 +183,7 @@ def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
 
 
 def _reached(points: deque[Point]) -> int:
-    """Return how many points are reached, with few queries: they are reached in their order."""
+    """Return how many points are reached, with few queries, as they are reached in order."""
     if not events.query(points[0].event):
         return 0
     low, high = 1, len(points)
@@ -206,7 +198,7 @@ def _reached(points: deque[Point]) -> int:
 
 
 def _finish(point: Point, error: Exception | None, told: dict[Listener, Reached]) -> None:
-    # in this order, because ``drop`` in another thread forgets the listener first
+    # first the waiter, because ``drop`` in another thread forgets the listener first
     waiter, listener = point.waiter, point.listener
     point.drop()
     if listener is not None:
@@ -219,12 +211,12 @@ _lock = new_lock()
 
 
 def watch(point: Point, listener: Listener, waiter: object) -> bool:
-    """Tell the listener once when the point is reached; False if no thread can.
+    """Have the listener told once when the point is reached; False if no thread can do that.
 
-    None can at the end of the interpreter, or if none can be started.
+    So it is at the end of the interpreter, or where no thread can be started.
     """
     found = _dispatcher
-    if found is None or not found.ident:
+    if found is None or not found.thread.is_alive():
         found = _start()
     if found is None:
         return False
@@ -253,4 +245,5 @@ def _end() -> None:
     with _lock:
         _is_over = True
     if _dispatcher is not None and _dispatcher.thread.is_alive():
-        _dispatcher.join()
+        _dispatcher.bell.ring()
+        _dispatcher.thread.join(_PATIENCE)

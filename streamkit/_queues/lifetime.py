@@ -1,9 +1,9 @@
-"""Who destroys what: streams and events that StreamKit created, and nothing else.
+"""The end of streams and events that StreamKit created, and of no others.
 
-This is also where events wait to be used again, see ``take_event``.
+Events also wait here to be used again, see ``take_event``.
 
-An owned stream lives as long as its record, which every view of it holds. When that goes, the
-CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
+An owned stream lives as long as its record, which every view of the stream holds. With the record
+the CUDA stream is destroyed, or parked for ``new_stream`` if a library whose allocator remembers
 handles has seen it: a destroyed handle can come back as another stream, and such an allocator
 would take the two for one.
 """
@@ -41,16 +41,16 @@ class OwnedQueue(QueueRecord):
         return True
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if is_finalizing() or not driver.is_usable():  # bound above: the module may be gone
+        if is_finalizing() or not driver.is_usable():  # an argument, as the module may be gone
             return
         if self.remembered:
-            # one that a library began and an error broke makes every wait for the device illegal
+            # a broken capture of a library's makes every wait for the device illegal
             with contextlib.suppress(errors.DriverError):
                 driver.end_broken_capture(self.handle)
             # a deque, because its append needs no lock: this can run inside any other code
             _parked[self.device, bool(self.nonblocking), self.priority].append(self.handle)
             return
-        # what can fail here is a broken context, which every other call reports
+        # this fails in a broken context, which every other call reports
         with contextlib.suppress(errors.DriverError):
             driver.destroy_stream(self.handle)
 
@@ -74,7 +74,7 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
             return None
         idle = False
         try:
-            driver.end_broken_capture(handle)  # it may have been whole when the stream was parked
+            driver.end_broken_capture(handle)  # the capture may have been whole at the parking
             idle = driver.capture_id(handle) is None and driver.stream_done(handle)
         finally:
             if not idle:
@@ -87,7 +87,7 @@ def _unpark(device: int, *, nonblocking: bool, priority: int) -> int | None:
 class OwnedEvent:
     """A CUDA event created here, of one context, which is destroyed with the last reference."""
 
-    handle: int = 0  # until it has one: an error can leave it half made
+    handle: int = 0  # until it is made: an error can leave the object half made
     core: Any = None
     context: int = 0  # until it is known
     serves: int = 0
@@ -108,37 +108,37 @@ class OwnedEvent:
         if is_finalizing() or not self.handle:
             return
         if self.spare is not None and len(self.spare) < _MOST_SPARE and driver.is_usable():
-            # another object, because this one's end is not told a second time
+            # another object, because Python calls ``__del__`` of an object only once
             twin, spare = OwnedEvent.__new__(OwnedEvent), vars(self).pop("spare")
             vars(twin).update(vars(self))
             # events are taken from the end, and those without cuda.core's object slow a wait
             spare.insert(len(spare) if twin.serves else 0, twin)
         elif self.core is not None:
-            if not driver.is_usable():  # in a forked child its end would call the driver
+            if not driver.is_usable():  # the end of ``core`` calls the driver, also in a child
                 _never_destroyed.append(self.core)
         elif driver.is_usable():
-            # what can fail here is a broken context, which every other call reports
+            # this fails in a broken context, which every other call reports
             with contextlib.suppress(errors.DriverError):
                 events.destroy(self.handle)
 
 
 class InterprocessEvent(OwnedEvent):
-    """An event that another process can open, or has made: it has no object of cuda.core's."""
+    """An event that another process can open, or has made, without an object of cuda.core's."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
 
 
 class OpenedEvent(InterprocessEvent):
-    """An event of another process, which is opened once for each device whose streams wait for it.
+    """An event of another process, opened once for each device whose streams wait for the event.
 
-    A wait by a stream of another device than it was opened on crashes CUDA's driver.
+    A wait by a stream of another device than that of the opening crashes CUDA's driver.
     """
 
     def __init__(self, device: int, open_on: Callable[[int], InterprocessEvent]) -> None:
         first = open_on(device)
         super().__init__(first.handle)
-        first.handle = 0  # this object destroys it
+        first.handle = 0  # this object destroys the event
         self._device, self._open_on = device, open_on
         self._others: dict[int, InterprocessEvent] = {}
 
@@ -181,10 +181,10 @@ def spare_events(queue: QueueRecord) -> list[OwnedEvent]:
 def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
     """Return an event that the caller records on the queue before anything else.
 
-    Only the caller has it until ``give_back``: a record by another thread meanwhile could be part
-    of a capture, and whoever waits for the event would be taken into that. Its last record may lie
-    ahead, or in a capture that goes on, because a new record replaces it and leaves the waits alone
-    that are queued already. ``pop`` and ``append`` of a list are atomic, so that no lock is needed.
+    Only the caller has the event until ``give_back``: a record by another thread meanwhile could be
+    part of a capture, and whoever waits for the event would be taken into that. Its last record may
+    lie ahead, or in a capture that goes on, because a new record replaces the last one and leaves
+    queued waits alone. ``pop`` and ``append`` of a list are atomic, so that no lock is needed.
 
     A new one has no object of cuda.core's if ``core`` is False, because the import of cuda.core
     takes longer than a wait should.
@@ -192,7 +192,7 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
     spare = spare_events(queue)
     try:
         event = spare.pop()
-    except IndexError:  # there is none, or other threads have them
+    except IndexError:  # no event is spare
         return OwnedEvent(queue.context, core=core)
     if core and not _is_quick(event):
         return OwnedEvent(queue.context)
@@ -200,7 +200,7 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
 
 
 def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
-    """Put an event that nothing asks any more into the ``spare_events`` of a queue of its context.
+    """Put an event with no more users into the ``spare_events`` of a queue of its context.
 
     An event of a captured graph must never come here: each launch waits for its last record.
     """
@@ -209,5 +209,5 @@ def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
 
 
 def _is_quick(event: OwnedEvent) -> bool:
-    """Whether it has an object of cuda.core's, where one can be; one without slows a wait."""
+    """Whether the event has cuda.core's object, where it can: without the object a wait is slow."""
     return bool(event.serves) or event.context not in driver.device_of

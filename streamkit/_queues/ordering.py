@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def on(queue: QueueRecord, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Return what a call returns, made where the queue's handle means that queue."""
+    """Make a call where the queue's handle means that queue; return its result."""
     if queue.is_default:
         return driver.ensure_in(queue.context, call, *arguments, **options)
     return call(*arguments, **options)
@@ -58,7 +58,7 @@ def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
 
 
 def mark(event: OwnedEvent, queue: QueueRecord) -> None:
-    """Record an event of StreamKit's at the present end of the queue, the quick way if it can."""
+    """Record an event of StreamKit's at the present end of the queue, by cuda.core if possible."""
     if event.serves != queue.context or queue.handle <= PER_THREAD:
         record(event.handle, queue)
         return
@@ -86,9 +86,9 @@ def _core_of(queue: QueueRecord) -> Any:
 def wait_event(
     queue: QueueRecord, event: int, *, external: bool = False, held: object = None
 ) -> None:
-    """Hold the queue's later work until the event's last record; 0, never recorded, is none.
+    """Hold the queue's later work until the event's last record; 0 for an event never recorded.
 
-    ``held`` is what the event dies with: the graph keeps it for an external wait.
+    ``held`` is the object with which the event dies: the graph keeps it for an external wait.
     """
     if event:
         on(queue, events.wait, queue.handle, event, external=external)
@@ -120,12 +120,12 @@ def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -
             return
         spare.append(event)
     event = take_event(other)
-    # two of one handle are the legacy streams of two contexts
+    # two queues of one handle are the legacy streams of two contexts
     if event.core is None or external or one == two or PER_THREAD in (one, two):
         record(event.handle, other)
         wait_event(queue, event.handle, external=external, held=event)
     else:
         cores = _core_of(other), _core_of(queue)
         on(queue if one == LEGACY else other, events.record_and_wait, event.core, *cores)
-    if not external:  # else the graph's launches wait for its last record, which no other may make
+    if not external:  # else the graph's launches wait for the last record of this event
         give_back(event, spare_events(other))

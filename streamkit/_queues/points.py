@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """What the dispatcher tells of points: all that one look has found, at once, in their order."""
+    """The receiver of reached points: all that one look has found, at once, in their order."""
 
     @abstractmethod
     def tell(self, reached: Reached) -> object:
-        """Take the waiter of each point that is reached, with the error of its queue or None.
+        """Take the waiter of each reached point, with the error of its queue or None.
 
-        It is called in the dispatcher's thread, must not block, and runs no code of the user.
+        The dispatcher's thread calls this. It must not block, and runs no code of the user.
         """
 
     @abstractmethod
@@ -38,9 +38,9 @@ _numbers = itertools.count()
 
 
 class Point:
-    """An event that the host waits for. Whoever holds the point holds what destroys the event.
+    """An event that the host waits for. The point ``keeps`` the object that destroys the event.
 
-    Points of one ``queue`` are reached in the order of their numbers; None if it is unknown.
+    Points of one ``queue``, None if unknown, are reached in the order of their numbers.
     """
 
     __slots__ = ("event", "keeps", "listener", "number", "queue", "waiter")
@@ -53,22 +53,20 @@ class Point:
         self.waiter: Any = None
 
     def drop(self) -> None:
-        """Forget the listener, which is not told then."""
+        """Forget the listener, so that it is not told."""
         self.listener = self.waiter = None
 
 
 def mark(queue: QueueRecord, what: object, operation: str) -> Point:
-    """Mark the queue's present end; CaptureError if it captures."""
+    """Mark the queue's present end; CaptureError if the queue captures."""
     event, first = take_event(queue, core=False), queue.first_record()
-    turn = first.marking
-    if turn is None:
-        turn = first.__dict__.setdefault("marking", new_lock())  # atomic
-    # a record lets other threads run, and one of them could record and take its number before this
+    turn = first.marking or first.__dict__.setdefault("marking", new_lock())  # atomic
+    # a record lets other threads run, which could record later and take an earlier number
     with turn:
         ordering.on(queue, _record, event, queue, what, operation)
         number = next(_numbers)
-    # no capture has it, and none asks it after the point
-    if queue.context in driver.device_of:  # else it may end with the context
+    # return the event to the spare ones with the point, unless it may end with its context
+    if queue.context in driver.device_of:
         event.spare = spare_events(queue)
     return Point(event.handle, event, first, number)
 

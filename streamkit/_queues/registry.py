@@ -1,4 +1,4 @@
-"""Which adapter serves which object: the one table of library names.
+"""The adapter of each object: the one table of library names.
 
 A library's type is recognised by the root packages of its bases, without importing anything: if
 the library is not in ``sys.modules``, no object can be its stream. Packages that are not in the
@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from streamkit import errors
 from streamkit._cuda import devices, loader
 from streamkit._support import messages
-from streamkit.backends import (
-    _cuda_python,
-    _cupy,
-    _numba,
-    _rmm,
-    _torch,
-    _tvm_ffi,
-    _warp,
-)
+from streamkit.backends import _cuda_python, _cupy, _numba, _rmm, _torch, _tvm_ffi, _warp
 from streamkit.protocols import API, Adapter, CurrentStream, Events
 from streamkit.protocols import libraries as library_rows
 from streamkit.protocols.adapters import bind_by_steps, offered
@@ -42,7 +34,7 @@ CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
 
 ENTRY_POINTS = "streamkit.backends"
 _ABSENT = object()
-_CLOSE = 0.8  # so like a library's name is only one that means it, and "numpy" means none
+_CLOSE = 0.8  # the likeness of a misspelled library's name; "numpy" is not so like any
 
 LIBRARIES = library_rows.LIBRARIES
 LIBRARIES[:] = [
@@ -59,7 +51,7 @@ LIBRARIES[:] = [
 _SERVED = {row.root for row in LIBRARIES}
 
 BY_NAME = {name: row for row in LIBRARIES for name in (row.name, *row.aliases)}
-"""Each of them by each of its names."""
+"""Each library by each of its names."""
 
 
 def uncompiled(called: CalledT) -> CalledT:
@@ -82,7 +74,7 @@ _BY_MODULE = {row.module: row for row in LIBRARIES}
 
 
 class EventLibrary(NamedTuple):
-    """What StreamKit calls to use a library's events, looked up once for each of their types."""
+    """The functions for a library's events that StreamKit calls, looked up once for each type."""
 
     adapter: Adapter
     handle: Callable[[Any], int]
@@ -91,21 +83,20 @@ class EventLibrary(NamedTuple):
 
 
 class Capability(Generic[FoundT]):
-    """One kind of objects that libraries have, such as events, and who serves which type."""
+    """One kind of objects that libraries have, such as events, and the adapter of each type."""
 
     def __init__(self, read: Callable[[Adapter, Any], FoundT | None]) -> None:
-        """Take what asks one adapter about one object.
+        """``read(adapter, obj)`` returns the adapter's prepared functions for the object.
 
-        ``read(adapter, obj)`` returns the prepared functions of the adapter. If the object is not
-        of the adapter's library, it returns None or raises TypeError.
+        For an object of another library it returns None or raises TypeError.
         """
         self.read = read
         self.types: dict[type, FoundT] = {}
-        """What ``find`` returned for an object of this type before; filled by ``remember``."""
+        """The results of ``find`` by the type of the object; filled by ``remember``."""
 
 
 stream_types: dict[type, Adapter] = {}
-"""Which adapter read a stream of this type before; filled by ``remember``."""
+"""The adapters that have read streams, by the type of the stream; filled by ``remember``."""
 
 
 class _WeakType(weakref.ref[type]):
@@ -119,13 +110,13 @@ class _WeakType(weakref.ref[type]):
 
 
 def remember(types: dict[type, FoundT], kind: type, found: FoundT, library: str) -> None:
-    """Note what serves a type in a table, which keeps only the types of the library itself alive.
+    """Note the server of a type in a table, which keeps only the library's own types alive.
 
-    A program may make its classes anew in each call, and their functions hold what it made there.
+    A program may make its classes anew in each call, and their functions hold the call's objects.
     """
     root = _root(kind)
     if root in _SERVED or root == library:
-        types[kind] = found  # which a lookup finds by identity: that is quicker
+        types[kind] = found  # a lookup by identity is quicker
     elif kind not in types:
         key: Any = _WeakType(kind, lambda key: types.pop(key, None))  # type: ignore[call-overload]
         types[key] = found
@@ -165,7 +156,7 @@ def check_name(library: str) -> None:
 
 
 def _meant(library: object) -> str | None:
-    """Return the name that was meant by one that nearly is a library's, or its distribution's."""
+    """Return the library that a misspelled name means, or the name of its distribution."""
     import difflib  # noqa: PLC0415 - slow to import, and for errors only
 
     names = {name.lower(): row.name for name, row in BY_NAME.items()}
@@ -233,7 +224,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
 
 
 def extract(obj: object) -> tuple[Queue, Adapter]:
-    """Return what the adapter of this object's library reads from it, and the adapter.
+    """Return the queue that the adapter of the object's library reads from it, and the adapter.
 
     UnsupportedStreamError if it is not a library's stream.
     """
@@ -258,8 +249,8 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
     if speaks_protocol(obj):
         protocol: Any = importlib.import_module("streamkit.backends._protocol")
         queue = protocol.extract(obj)
-        # an object can have it beside its class, a library be imported only in part by now, and
-        # ``wrap`` knows our own streams
+        # not for a method beside the class, for a library that is imported only in part by now,
+        # and for StreamKit's own streams, which ``wrap`` knows
         if hasattr(kind, "__cuda_stream__") and _roots(kind).isdisjoint({*_SERVED, "streamkit"}):
             remember(stream_types, kind, protocol, protocol.name)
         return queue, protocol
@@ -272,7 +263,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
 
 
 def find(obj: object, capability: Capability[FoundT]) -> FoundT | None:
-    """Return what serves an object, or None if no adapter with this capability knows it.
+    """Return the server of an object, or None if no adapter with this capability knows it.
 
     The first adapter that accepts the object serves all objects of its type from then on.
     """
@@ -304,7 +295,7 @@ def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
 
 
 class WorkLibrary(NamedTuple):
-    """What StreamKit calls to wait for a library's work, looked up once for each of their types."""
+    """The function for a library's work that StreamKit calls, looked up once for each type."""
 
     name: str
     work_of: Callable[[Any], LibraryWork]
@@ -324,18 +315,18 @@ _event_types = _EVENTS.types  # so that a wait for an event looks into the table
 
 
 def event_library(obj: object) -> EventLibrary | None:
-    """Return what reads this object's library's events, if it is one of them."""
+    """Return the functions that read an event of this object's library; None for no event."""
     library = _event_types.get(type(obj))
     return find(obj, _EVENTS) if library is None else library
 
 
 def work_library(obj: object) -> WorkLibrary | None:
-    """Return what waits for this object's library's work, if it stands for some."""
+    """Return the functions that wait for work of a library; None for an object that is no work."""
     return find(obj, _WORK)
 
 
 def speaks_protocol(obj: object) -> bool:
-    """Whether an object has ``__cuda_stream__``, without reading it; a class is none."""
+    """Whether an object that is no class has ``__cuda_stream__``, without a call of it."""
     import inspect  # noqa: PLC0415 - slow to import, and seldom needed
 
     found = inspect.getattr_static(obj, "__cuda_stream__", _ABSENT)
@@ -354,12 +345,12 @@ def is_foreign(obj: object) -> bool:
 
 
 def is_loaded(module: str) -> bool:
-    """Whether a library is imported completely: before that there are no streams of it.
+    """Whether a library is imported completely: before that it has no streams.
 
-    What only has the name of its module is not the library.
+    A module that only has the name of the library's module does not count.
     """
     found = sys.modules.get(module)
-    if found is None:  # which is also how an import is forbidden
+    if found is None:  # not imported, or an import that is forbidden
         return False
     row = _BY_MODULE.get(module)
     is_own = library_rows.is_module(found) if row is None else row.is_module(found)
@@ -393,7 +384,7 @@ def _root(kind: type) -> str:
 
 
 def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
-    """Return, by the module to watch, what loads each adapter that may have a current stream."""
+    """Return, by the module to watch, the loader of each adapter that may have a current stream."""
     rows = [row for row in LIBRARIES if row.has_current]
     own: dict[str, Callable[[], Adapter]]
     own = {row.module: functools.partial(_load_row, row.name) for row in rows}
@@ -401,7 +392,7 @@ def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
 
 
 def loaded() -> dict[str, Callable[[], Adapter]]:
-    """Return, by name, what loads the adapter of each library that is loaded."""
+    """Return, by name, the loader of the adapter of each library that is loaded."""
     rows = [row for row in LIBRARIES if is_loaded(row.module)]
     plugins = [entry for entry in _entry_points() if is_loaded(entry.name)]
     own: dict[str, Callable[[], Adapter]]

@@ -1,4 +1,4 @@
-"""What StreamKit reports to recorders: the work of host streams, and where the host waits."""
+"""StreamKit's reports to recorders: the work of host streams, and the waits of the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _order, _threads = itertools.count(), itertools.count(1)
 listeners: list[Callable[[Step], object]] = []
-"""Each is called with every step, in the thread that gives it."""
+"""Recorders: each is called with every step, in the thread that gives it."""
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -35,7 +35,7 @@ def running() -> Step | None:
 
 
 class Step:
-    """One thing that a host stream is given, or one wait of the host; a context while it runs."""
+    """An item that a host stream is given, or one wait of the host; a context while it runs."""
 
     __slots__ = (
         "_entered", "around", "call", "end_ns", "end_order", "given_ns", "giver",
@@ -56,7 +56,7 @@ class Step:
         self.thread = _thread.number
         self.giver = _thread.step
         self.around: tuple[Callable[[Step], AbstractContextManager[object]], ...] = ()
-        """Returns what a listener wants to be open while it runs, in the thread that runs it."""
+        """Contexts that listeners want open while the step runs, in the thread that runs it."""
         self._entered: ExitStack | None = None
         self.has_failed = False
         self.order = next(_order)
@@ -68,7 +68,7 @@ class Step:
 
     def __enter__(self) -> None:
         self.start_ns = time.perf_counter_ns()
-        with ExitStack() as entering:  # if one fails, nothing of the others is left
+        with ExitStack() as entering:  # if one context fails, the others are left
             if self.kind in ("function", "then") and not self.is_inline:
                 outer, _thread.step = _thread.step, self
                 entering.callback(setattr, _thread, "step", outer)
@@ -109,5 +109,5 @@ def note(  # noqa: PLR0913 - each caller gives what it has
     step.call, step.is_inline, step.is_ordered = call, is_inline, is_ordered
     for listener in listeners.copy():
         listener(step)
-    step.call = None  # it keeps arrays alive
+    step.call = None  # a call keeps arrays alive
     return step

@@ -43,14 +43,14 @@ def block(
 ) -> None:
     """Block until ``done()``, or until the point that ``mark`` makes is reached.
 
-    It does not wait for work that is given later, which may have no end. TimeoutError after
+    Work that is given later, which may have no end, is not waited for. TimeoutError after
     ``timeout`` seconds.
     """
     if done():
         return
     point, look = mark(), math.inf if spin else LOOK
     is_reached = functools.partial(events.query, point.event)
-    # around all queries, so that the one after a nap is short
+    # around all queries, so that the query after a nap is short
     reached = driver.call_beside_captures(ask, is_reached, timeout, look)
     if not reached and timeout is not None:
         messages.raise_timeout(what, timeout)
@@ -59,7 +59,7 @@ def block(
 def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf) -> bool:
     """Ask ``done()`` until it is true; False after ``timeout`` seconds.
 
-    After ``look`` seconds it naps between two questions. Handlers of signals run meanwhile.
+    After ``look`` seconds a nap follows each question. Handlers of signals run meanwhile.
     ``done`` has to free the GIL, as each call of the driver does.
     """
     began = time.monotonic()
@@ -93,7 +93,7 @@ def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[An
 
 
 class Loop:
-    """The event loop of a task that waits, as a listener; those of one loop are equal."""
+    """The event loop of a task that waits, as a listener; two listeners of one loop are equal."""
 
     __slots__ = "_is_stirred", "loop"
 
@@ -108,12 +108,12 @@ class Loop:
         return id(self.loop)
 
     def tell(self, reached: Reached) -> None:
-        """Let the tasks go on, whose waiters are futures of the loop. Any thread may call it."""
+        """Let the tasks go on, whose waiters are futures of the loop. Any thread may call this."""
         self._call(_set, reached)
 
     def stir(self) -> None:
         """Wake the loop's thread for a moment, because from a long sleep it would wake late."""
-        if not self._is_stirred:  # else it has not come to it yet, and so is busy
+        if not self._is_stirred:  # else the loop has not run the last call, and so is busy
             self._is_stirred = True
             self._call(self._stirred)
 
@@ -129,7 +129,7 @@ def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]
     """Suspend the task until its ``Loop`` gets the waiter in ``tell``; raise the error, if any.
 
     ``watch`` takes the loop and the waiter, and has to arrange that call. It returns a function
-    that cancels it, or None if it cannot be arranged, which is a RuntimeError here.
+    that cancels the call, or None if no thread can make it, which is a RuntimeError here.
     """
     import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
@@ -148,14 +148,14 @@ def told(watch: Callable[[Loop, Any], Drop | None]) -> Generator[Any, Any, None]
 
 def _set(reached: Reached) -> None:
     for future, error in reached:
-        if not future.done():  # it is done if its task was cancelled meanwhile
+        if not future.done():  # its task may have been cancelled meanwhile
             future.set_result(error)  # set_exception would log an error that is never asked for
 
 
 def _watch(point: Point, loop: Loop, waiter: object) -> Drop | None:
-    """Let the dispatcher tell the loop when the point is reached; return what cancels that.
+    """Let the dispatcher tell the loop when the point is reached; return a function to cancel that.
 
-    None if it cannot.
+    None if the dispatcher cannot tell the loop.
     """
     from streamkit._queues import dispatcher  # noqa: PLC0415 - few programs wait for long
 

@@ -1,1 +1,1 @@
-"""What users hold and call: CUDA and host streams, events, ``wrap``, ``handoff``."""
+"""The objects that users hold and call: CUDA and host streams, events, ``wrap``, ``handoff``."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _INVALID_HANDLE = 400
-_NOT_FOR_OTHERS = 1, 400  # how CUDA refuses to export an event that was not made for it
+_NOT_FOR_OTHERS = 1, 400  # CUDA's refusals to export an event that was not made for others
 
 _Last: TypeAlias = "tuple[Any, Any, Callable[[], QueueRecord | None] | None]"
 _NEVER: _Last = (None, None, None)
@@ -61,16 +61,16 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         *,
         timing: bool = False,
     ) -> None:
-        self._device_known = device is not None  # else only the driver can refuse a wrong one
+        self._device_known = device is not None  # else only the driver can refuse a wrong device
         self._device = driver.current_device() if device is None else device
-        self._owned = owned  # None if it is borrowed or closed
+        self._owned = owned  # None if the event is borrowed or closed
         self._native = native
         self._library = library
         self._timing = timing
-        # of the last record: the two objects of cuda.core that can make it again, if any; and what
-        # gives its queue, if the record may be part of a capture
+        # of the last record: the two objects of cuda.core that can repeat it, if any; a function
+        # that gives the queue, if the record may be part of a capture
         self._last: _Last = _NEVER
-        self._queue_id: int | None = None  # of the last record, unless others can make one
+        self._queue_id: int | None = None  # of the last record, unless others can record the event
 
     @property
     def native(self) -> Any:
@@ -110,8 +110,8 @@ class CudaEvent(Event, metaclass=classes.Concrete):
 
         Raises:
             CaptureError: Inside ``streamkit.capture``, and while the stream captures on which
-                StreamKit last recorded it: asking could break that capture. Of other libraries'
-                records nothing is known.
+                StreamKit last recorded the event: asking could break that capture. Other
+                libraries' records are not known.
             DriverError: Work before the point failed.
         """
         handle = self.handle
@@ -142,7 +142,7 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         find = self._last[2]
         queue = None if find is None else find()
         if queue is not None and queue.owner is not None and not identity.is_alive(queue):
-            queue = None  # its owner has closed it, and the handle may be another stream's
+            queue = None  # the owner has closed the queue, whose handle may be another stream's
         if queue is not None and ordering.capture_of(queue) is not None:
             raise errors.CaptureError(
                 f"{self!r} was last recorded on a stream that captures: asking it could "
@@ -176,7 +176,7 @@ class CudaEvent(Event, metaclass=classes.Concrete):
             raise messages.library_cannot_take(
                 adapter.name, "an event", "use s.wait(event) instead"
             )
-        # what destroys the event, for this object can be closed before the library's
+        # the library's object holds the owner of the event, as this object can be closed before
         return adapter.borrow_event(handle, self._device, self._held())
 
     def export(self) -> EventToken:
@@ -187,8 +187,8 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         when that process has queued its wait. The token stays valid while this event lives.
 
         Raises:
-            ValueError: The event was not made for that: ``new_event(interprocess=True)``, or an
-                event of another library with its like, once it was recorded.
+            ValueError: The event was not made for others, by ``new_event(interprocess=True)`` or
+                by its library's like, or a library's event was never recorded.
             StreamClosedError: The event was closed.
         """
         # for few programs
@@ -216,12 +216,12 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         self._last = None, None, self._last[2]
 
     def _prepare(self, queue: QueueRecord) -> _Last:
-        """Note the queue, and return the objects of both through which it records quickly.
+        """Note the queue, and return the objects of cuda.core for a quick record on it.
 
-        None and None if there are none. Nothing asks whether the queue captures: that takes longer.
+        None and None without such objects. To ask whether the queue captures would take longer.
         """
         owned, core = self._owned, queue.core
-        is_default = queue.handle <= PER_THREAD  # its handle needs its context
+        is_default = queue.handle <= PER_THREAD  # such a handle needs its context
         if core is None or owned is None or owned.serves != queue.context or is_default:
             return _NEVER
         self._queue_id = queue.id
@@ -251,16 +251,16 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         if external:
             active_captures.keep_in_graphs(self._held())
             self._queue_id = None
-            return  # a launch of the graph makes that record: the last one is what it was
+            return  # a launch of the graph makes that record, so the last record is as before
         self._queue_id = queue.id if self._owned is not None else None
         captures = queue.handle != LEGACY and ordering.capture_of(queue) is not None
         self._last = None, None, weakref.ref(queue) if captures else None
 
     def _handle_for(self, stream: Stream, device: int) -> int:
-        """Return the handle for a stream of another device, of which an opened event has its own.
+        """Return the handle for a stream of another device; an opened event has one for each.
 
-        DeviceMismatchError for an event that this process made for others: there a wait by another
-        device's stream ends the process, in CUDA's driver.
+        DeviceMismatchError for an event that this process made for others: a wait by another
+        device's stream would end the process, in CUDA's driver.
         """
         owned = self._owned
         if isinstance(owned, OpenedEvent):
@@ -276,7 +276,7 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         return self.handle
 
     def _held(self) -> object:
-        """Return what the handle dies with."""
+        """Return the object with which the handle dies."""
         return self._owned or self._native
 
     def __reduce__(self) -> NoReturn:
@@ -289,13 +289,13 @@ class CudaEvent(Event, metaclass=classes.Concrete):
 
 
 exported: weakref.WeakValueDictionary[bytes, CudaEvent] = weakref.WeakValueDictionary()
-"""The events that other processes can open, by what their tokens have of them."""
+"""The events that other processes can open, by the exported bytes in their tokens."""
 
 
 def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
-    """Return what an event notes of a quick record, which does not ask whether the queue captures.
+    """Return a function that gives the queue of a quick record, which may have been captured.
 
-    It gives None if nothing holds what destroys the handle: the handle may be invalid by then.
+    The function gives None if no one keeps the handle valid.
     """
     is_valid = queue.owner is not None or queue.is_owned or queue.permanent
     found = queue.seen_by_events = weakref.ref(queue) if is_valid else lambda: None
@@ -303,7 +303,7 @@ def seen_by_events(queue: QueueRecord) -> Callable[[], QueueRecord | None]:
 
 
 def find_event(obj: object, stream: object) -> CudaEvent | None:
-    """Return any library's event for an operation of ``stream``; None if it is not an event.
+    """Return any library's event for an operation of ``stream``; None for any other object.
 
     DeviceMismatchError if ``obj`` is a stream or an event of the host.
     """
@@ -321,7 +321,7 @@ def find_event(obj: object, stream: object) -> CudaEvent | None:
 
 
 def not_an_event(obj: object) -> errors.UnsupportedStreamError:
-    """Return the error for what is not a library's event."""
+    """Return the error for an object that is no library's event."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} is not an event of a library that StreamKit knows. A fresh one "
         "comes from streamkit.new_event() or s.record()."

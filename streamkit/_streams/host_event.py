@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkit import errors
 from streamkit._queues import registry, trace
+from streamkit._streams.host_queue import is_parents
 from streamkit._support import classes, messages
 from streamkit.backends import names
 from streamkit.protocols import Event
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def no_cuda(obj: object, what: str) -> errors.UnsupportedStreamError:
-    """Return the error for something of CUDA that a host object does not have."""
+    """Return the error for a property of CUDA objects that a host object lacks."""
     return errors.UnsupportedStreamError(
         f"{messages.describe(obj)} lives on the host and has no {what}, which only CUDA has. On a "
         "GPU, streamkit.new_stream('cuda') has one."
@@ -45,21 +46,16 @@ class HostEvent(Event, metaclass=classes.Concrete):
 
     def __init__(self, *, timing: bool = False) -> None:
         self._mark: QueueEnd | None = None
-        self._source: Callable[[], object] = lambda: None
+        self._source: Callable[[], object] = lambda: None  # gives the recording stream
         self._timing = timing
         self._closed = False
 
     def _live(self) -> QueueEnd | None:
         if self._closed:
             raise messages.closed(self)
-        if self._mark is not None and self._mark.is_parents:
+        if self._mark is not None and is_parents(self._mark):
             raise messages.of_parent(self)
         return self._mark
-
-    def _record(self, mark: QueueEnd, source: Callable[[], object]) -> None:
-        """Become the point of this mark; ``source`` gives the stream that recorded it."""
-        self._source = source
-        self._mark = mark
 
     @property
     def handle(self) -> NoReturn:

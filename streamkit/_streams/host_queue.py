@@ -1,10 +1,10 @@
-"""The queue behind a host stream: one worker thread runs its items, and ends soon after the last.
+"""The queue behind a host stream: a worker thread runs the items, and ends soon after the last one.
 
 An engine can run the items of all queues instead, as that of ``streamkit.testing.adversarial``
 does. In a forked child nothing runs the queues of the parent, whose threads go on with the items.
 
-Threads that wait for one another in a circle would hang, which streams of CUDA never do. If all of
-them wait here and without a timeout, one gets ScopeError instead.
+Threads that wait for one another in a circle would hang, which CUDA streams never do. If all these
+threads wait here and without a timeout, one thread gets ScopeError instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from collections import deque
 from contextlib import suppress
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What runs the items of all queues instead of worker threads; any thread calls it."""
+    """A runner of all queues' items in the place of worker threads; any thread calls it."""
 
     @abstractmethod
     def put(self, queue: WorkQueue, item: Item) -> None:
-        """Take a queue's next item. Never runs it."""
+        """Take a queue's next item, without running it."""
 
     @abstractmethod
     def ended(self, queue: WorkQueue) -> None:
@@ -46,7 +47,7 @@ class Engine(Protocol):
 
     @abstractmethod
     def wait(self, event: Latch, timeout: float | None) -> bool:
-        """Run items until one of them sets the event; False after ``timeout`` seconds."""
+        """Run items until the event is set; False after ``timeout`` seconds."""
 
     @abstractmethod
     def waits_for_futures(self) -> bool:
@@ -62,20 +63,15 @@ class Engine(Protocol):
 
 
 _engine: Engine | None = None
-_working: set[WorkQueue] = set()  # those with items
-_forks = 0  # how many lie between the process that imported this and the present one
+_working: set[WorkQueue] = set()  # the queues with items for a worker
+_forks = 0  # between the process that imported this module and the present one
 
 
 def exchange(engine: Engine | None) -> Engine | None:
-    """Let an engine, or worker threads if it is None, run all items; return the one before."""
+    """Let an engine, or worker threads for None, run all items; return the former engine."""
     global _engine
     previous, _engine = _engine, engine
     return previous
-
-
-def has_engine() -> bool:
-    """Whether an engine runs the items, which it does only while a caller waits."""
-    return _engine is not None
 
 
 def drain() -> None:
@@ -108,7 +104,7 @@ def _wait(
 ) -> bool:
     """Block this thread until the queue sets the event; False after ``timeout`` seconds.
 
-    ScopeError if the thread would wait for itself, by way of others.
+    ScopeError if the thread would wait for itself, by way of other threads.
     """
     thread = threading.get_ident()
     blocked = _Blocked(event, queue, timeout)
@@ -116,10 +112,8 @@ def _wait(
         with _circles:
             _blocked[thread] = blocked
             _refuse(_circle(thread))
-        if spin:
-            reached = waits.ask(functools.partial(_is_set, event), timeout)
-        else:
-            reached = event.wait(timeout)
+        ask = functools.partial(_is_set, event)
+        reached = waits.ask(ask, timeout) if spin else event.wait(timeout)
     finally:
         _blocked.pop(thread, None)
     if blocked.error is not None:
@@ -132,7 +126,7 @@ _free_gil: Callable[[], object] = getattr(os, "sched_yield", functools.partial(t
 
 
 def _is_set(event: Latch) -> bool:
-    """Whether it is set; if not, let the queue's worker have the GIL for a moment."""
+    """Whether the event is set; if not, let the queue's worker have the GIL for a moment."""
     if event.is_set():
         return True
     _free_gil()
@@ -140,7 +134,7 @@ def _is_set(event: Latch) -> bool:
 
 
 def _circle(thread: int) -> list[_Blocked]:
-    """Return the waits of a thread and others, if it waits for itself by them without end."""
+    """Return a circle of endless waits by which a thread waits for itself; [] if there is none."""
     circle: list[_Blocked] = []
     blocked = _blocked.get(thread)
     while blocked is not None and not blocked.event.is_set() and len(circle) < len(_blocked):
@@ -162,15 +156,15 @@ def _refuse(circle: list[_Blocked]) -> None:
         f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
         for blocked in circle
     )
-    # The thread that holds a queue waits for the next one's. If a function or a body runs in it,
-    # the error comes to the user. A worker that obeys ``a.wait(b)`` could raise it to nobody.
+    # The thread that holds a queue waits for the thread of the next queue. Where the former runs a
+    # function or a body, the user sees the error. A worker that obeys ``a.wait(b)`` has no caller.
     waiting = next(
         (
             later
             for earlier, later in zip([circle[-1], *circle], circle, strict=False)
             if earlier.queue.function or earlier.queue.turn
         ),
-        circle[0],  # a destructor waits, which ran in a worker between two items
+        circle[0],  # a destructor waits that a worker runs between two items
     )
     waiting.error = ScopeError(
         f"functions or scopes of host streams wait for one another, and none could end: {text}. "
@@ -180,10 +174,10 @@ def _refuse(circle: list[_Blocked]) -> None:
 
 
 class FirstError:
-    """The first error of a queue's items. When the stream has raised it, another of these follows.
+    """The first error of a queue's items. Once it is raised, the queue gets a new object.
 
-    It ``stops`` the queue's functions if it came with a wait, because the data that they would work
-    on are not there.
+    An error that came with a wait ``stops`` the queue's functions, because the data that they would
+    work on are not there.
     """
 
     __slots__ = ("failure", "stops")
@@ -193,22 +187,27 @@ class FirstError:
         self.stops = False
 
 
+def is_parents(one: QueueEnd | WorkQueue) -> bool:
+    """Whether this is a forked child, and the object is older than the fork."""
+    return one.forks != _forks
+
+
 class QueueEnd:
     """A point of a queue: reached when everything queued before it has run."""
 
-    __slots__ = ("_failed", "_forks", "_queue", "_tells", "first", "reached", "time_ns")
+    __slots__ = ("_failed", "_queue", "_tells", "first", "forks", "reached", "time_ns")
 
     def __init__(self, queue: WorkQueue) -> None:
-        self.first = queue.first  # by the time this is reached, the queue may have another one
-        self._queue: WorkQueue | None = queue  # until it is reached
+        self.first = queue.first  # later the queue may have another one
+        self._queue: WorkQueue | None = queue  # until the point is reached
         self._failed = False
         self.reached = Latch()
         self.time_ns: int = 0
         self._tells: list[Callable[[], object]] = []
-        self._forks = _forks
+        self.forks = _forks
 
     def __call__(self) -> None:
-        """Be reached, as an item of the queue."""
+        """Mark the point as reached, as an item of the queue."""
         self.time_ns = time.perf_counter_ns()
         self._failed = self.first.failure is not None
         self._queue = None
@@ -218,32 +217,30 @@ class QueueEnd:
     def tell(self, call: Callable[[], object]) -> Callable[[], None]:
         """Let the thread that reaches the mark call ``call``; return a function that cancels that.
 
-        It is called at once if the mark is reached already, and must not block.
+        At a mark that is reached already, ``call`` is called at once. It must not block.
         """
         self._tells.append(call)
         if self.is_reached:
             self._tell()
 
         def forget() -> None:
-            with suppress(ValueError):  # it was called already
+            with suppress(ValueError):  # ``call`` was called already
                 self._tells.remove(call)
 
         return forget
 
     def _tell(self) -> None:
-        while self._tells:
-            try:
+        with suppress(IndexError):  # another thread took the last call
+            while self._tells:
                 call = self._tells.pop(0)
-            except IndexError:  # another thread took it
-                return
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - the others have to be called too
-                reports.report(error, "a callback for when a host stream has run")
+                try:
+                    call()
+                except BaseException as error:  # noqa: BLE001 - the other calls have to follow
+                    reports.report(error, "a callback for when a host stream has run")
 
     @property
     def failure(self) -> Failure | None:
-        """The first error before it that no wait had raised by then; None until it is reached."""
+        """The first error before the point that no wait had raised; None until it is reached."""
         return self.first.failure if self._failed else None
 
     def raise_error(self) -> None:
@@ -254,28 +251,23 @@ class QueueEnd:
 
     @property
     def engine(self) -> Engine | None:
-        """What runs the items before it; None if a worker does."""
+        """The engine that runs the items before the point; None if a worker runs them."""
         return _engine if self._queue is None else self._queue.engine
 
     @property
     def is_reached(self) -> bool:
-        """Whether all before it has run."""
+        """Whether all items before the point have run."""
         return self.reached.is_set()
 
     @property
-    def is_parents(self) -> bool:
-        """Whether this is a forked child, and the mark is of before the fork."""
-        return self._forks != _forks
-
-    @property
     def done(self) -> bool:
-        """``is_reached`` for a caller that polls, which an engine has to know."""
+        """``is_reached`` for a caller that polls, as an engine has to know."""
         if _engine is not None:
             _engine.polled()
         return self.is_reached
 
     def wait(self, timeout: float | None = None, *, spin: bool = False) -> bool:
-        """Block until it is reached; False after ``timeout`` seconds."""
+        """Block until the point is reached; False after ``timeout`` seconds."""
         queue = self._queue
         if self.is_reached or queue is None:
             return True
@@ -290,14 +282,14 @@ class QueueEnd:
             forget()
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Suspend the task until it is reached."""
+        """Suspend the task until the point is reached."""
         engine = self.engine
         if engine is not None:
-            yield  # other tasks run once: what they submit now takes part
+            yield  # other tasks run once, so that work they submit now takes part
             while not (self.is_reached or engine.wait(self.reached, 0)):
                 if not engine.waits_for_futures():
                     break
-                yield  # a task of this loop may have to finish one
+                yield  # a task of this loop may have to finish a future
             self.wait()
         elif not self.is_reached:
             yield from waits.told(
@@ -308,7 +300,7 @@ class QueueEnd:
 class Wait:
     """An item that ends when a mark, of any queue, is reached.
 
-    An error before the mark becomes one of ``queue``, the one that waits, and stops its functions.
+    An error before the mark becomes an error of the waiting ``queue``, and stops its functions.
     """
 
     __slots__ = ("_queue", "mark")
@@ -326,7 +318,7 @@ class Wait:
 
 
 class Turn:
-    """An item whose work another thread does: it begins when the queue reaches the item."""
+    """An item whose work another thread does, from when the queue reaches the item."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self.thread = threading.get_ident()
@@ -335,7 +327,7 @@ class Turn:
         self._queue = queue
 
     def begin(self) -> None:
-        """Join the queue, and wait until it reaches this item."""
+        """Join the queue, and wait until the queue reaches this item."""
         self._queue.put(self)
         if _engine is not None:
             _engine.wait(self.begun, None)
@@ -345,31 +337,26 @@ class Turn:
     def __call__(self) -> None:
         """Let the other thread run, until it ends the turn."""
         with _circles:  # or that thread could seem to wait for itself
-            if self.over:  # it ended while it waited for the queue
+            if self.over:  # an interrupt ended the wait for the queue
                 return
             self._queue.thread, self._queue.turn = self.thread, self
             self.begun.set()
         self._release.wait()
 
-    @property
-    def has_ended(self) -> bool:
-        return self._release.is_set()
-
     def end(self) -> None:
         """Let the queue go on; after an interrupt, a second call does the rest."""
-        if not self.has_ended:
-            with _circles:  # so that it does not begin meanwhile
-                self.over = True
-                if self._queue.turn is self:
-                    self._queue.thread, self._queue.turn = 0, None
-            self._queue.end_item(self)
-            self._release.set()
+        with _circles:  # so that the turn does not begin meanwhile
+            self.over = True
+            if self._queue.turn is self:
+                self._queue.thread, self._queue.turn = 0, None
+        self._queue.end_item(self)
+        self._release.set()
 
 
 class Function:
-    """A submitted function; a subclass makes an item of it, which calls the function.
+    """A submitted function as an item; subclasses call the function.
 
-    One that ``is_foreign`` waits for what another may never finish: the program's end gives it up.
+    Where ``is_foreign``, it may wait without end for others: the program's end gives it up.
     """
 
     __slots__ = ("what",)
@@ -382,11 +369,11 @@ class Function:
     def __call__(self) -> None: ...
 
     def is_ready(self) -> bool:
-        """Whether it need not wait for anything outside of all queues."""
+        """Whether the function can run without a wait for anything outside of all queues."""
         return True
 
     def drop(self) -> bool:
-        """Never be called; whether the program's end is to report that."""
+        """Give the function up; return whether the program's end has to report that."""
         return True
 
 
@@ -394,28 +381,23 @@ class WorkQueue:
     """Runs items one after the other, in a thread that starts with the first."""
 
     worker: Worker | None = None
-    is_cuda = False  # for functions of a CUDA stream, which no engine runs
+    is_cuda = False  # whether the functions are a CUDA stream's, which no engine runs
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name  # of its threads
         self.title = title  # in messages
-        self.first = FirstError()  # the one that no wait for the queue has raised
+        self.first = FirstError()  # that no wait for the queue has raised
         self._items: deque[Item] = deque()
         self._lock = new_lock()  # a destructor that submits may run inside it
-        self.function: Any = None  # the one that runs, if it is submitted or given to ``then``
-        self.turn: Turn | None = None  # the one that another thread has
-        self.thread = 0  # the one that runs an item
+        self.function: Any = None  # the function that runs
+        self.turn: Turn | None = None  # the turn that another thread has
+        self.thread = 0  # the thread that runs an item
         self._pending: set[Item] = set()  # items that have not ended
-        self._forks = _forks
-
-    @property
-    def is_parents(self) -> bool:
-        """Whether this is a forked child, and the queue is of before the fork."""
-        return self._forks != _forks
+        self.forks = _forks
 
     @property
     def engine(self) -> Engine | None:
-        """What runs the items; None if the worker does."""
+        """The engine that runs the items; None if a worker runs them."""
         return None if self.is_cuda else _engine
 
     @property
@@ -430,7 +412,7 @@ class WorkQueue:
         return worker is not None and worker.ident == threading.get_ident()
 
     def polled(self) -> bool:
-        """``idle`` for a caller that polls, which an engine has to know."""
+        """``idle`` for a caller that polls, as an engine has to know."""
         if _engine is not None:
             _engine.polled()
         return self.idle
@@ -446,40 +428,31 @@ class WorkQueue:
             _working.add(self)
             self._items.append(item)
             self._pending.add(item)
-        self._have_worker(item)
-
-    def _have_worker(self, item: Item) -> None:
-        """Start a worker unless there is one; of two that start at once, one works."""
-        worker = self._living_worker()
-        if worker:
-            worker.bell.ring()
-            return
-        try:
-            Worker(self).start()
-        except RuntimeError:  # the item would never run: take it back
-            with self._lock:
-                # another thread has started one
-                if self._living_worker() or item not in self._items:
-                    return
+            # daemon threads stop at the end of the interpreter
+            if self.worker is not None and not sys.is_finalizing():
+                self.worker.bell.ring()
+                return
+            worker = Worker(self.name, weakref.WeakMethod(self.work))
+            try:
+                worker.start()
+            except RuntimeError:  # take the item back, as it would never run
                 self._items.remove(item)
                 self._pending.discard(item)
                 if not self._items:
                     _working.discard(self)
-            raise
-
-    def _living_worker(self) -> Worker | None:
-        """Return the worker; None at the end of the interpreter, at which daemon threads stop."""
-        return None if sys.is_finalizing() else self.worker
+                raise
+            # a destructor that submits may have started one meanwhile: of the two one works
+            self.worker = self.worker or worker
 
     def work(self, worker: Worker, *, ends: bool) -> bool:
-        """Run all items in the worker's thread; whether it is to wait for others.
+        """Run all items in the worker's thread; return whether the worker waits for more items.
 
-        It is not if it ``ends`` and finds none, or if the queue has another worker.
+        False if the worker ``ends`` and finds no item, or if the queue has another worker.
         """
         thread = threading.get_ident()
         with self._lock:
-            self.worker = self.worker or worker
-        while self.worker is worker and not self.is_parents:  # in a child that an item has forked
+            self.worker = self.worker or worker  # unset if an interrupt came after its start
+        while self.worker is worker and not is_parents(self):  # in a child that an item forked
             with self._lock:
                 self.thread = thread  # also between two items, where a destructor may wait
                 if not self._items:
@@ -495,14 +468,12 @@ class WorkQueue:
                 if isinstance(item, QueueEnd):  # before another thread can see that it is reached
                     self.end_item(item)
                 item()
-            except BaseException as error:  # noqa: BLE001 - what follows has to run all the same
+            except BaseException as error:  # noqa: BLE001 - later items have to run all the same
                 reports.report(error, f"an item of {self.title}")
-            if not isinstance(
-                item, (QueueEnd, Turn)
-            ):  # a turn ends itself, before its thread goes on
+            if not isinstance(item, (QueueEnd, Turn)):  # a turn notes its end in its own thread
                 self.end_item(item)
-        stays = self.worker is worker and not self.is_parents
-        # the frames of an error hold this one
+        stays = self.worker is worker and not is_parents(self)
+        # the frames of an error hold this frame
         item = None  # type: ignore[assignment]
         del self
         return stays
@@ -518,20 +489,20 @@ class WorkQueue:
             _engine.ended(self)
 
     def fail(self, failure: Failure, *, stops: bool = False) -> None:
-        """Note an error, unless there is one already: then no wait raises the later one.
+        """Note an error, unless the queue has one: no wait raises a later error.
 
-        If it ``stops`` the queue, no function runs until the stream has raised the error.
+        An error that ``stops`` the queue lets no function run until the stream has raised it.
         """
-        with self._lock:  # or a wait could just have raised the one that is there
+        with self._lock:  # or a wait could raise the first error meanwhile
             first = self.first
             if first.failure is None:
                 first.failure = failure
             elif first.failure.error is failure.error:
-                failure.is_told = True  # there is one report of an error
+                failure.is_told = True  # each error is reported once
             first.stops = first.stops or stops
 
     def raise_error(self, mark: QueueEnd | None = None) -> None:
-        """Raise the first error that no wait has raised, or that of a mark, if there is one."""
+        """Raise the first error of the queue that no wait has raised, or the error of a mark."""
         with self._lock:
             first = self.first if mark is None else mark.first
             failure = first.failure if mark is None else mark.failure
@@ -541,8 +512,8 @@ class WorkQueue:
             raise failure.tell()
 
     def give_up(self) -> None:
-        """Report the error, once all has run, of a queue for which no wait can begin any more."""
-        if _engine is not None or self.is_parents:  # an engine raises the errors itself
+        """Report the queue's error once all has run, as no wait can begin any more."""
+        if _engine is not None or is_parents(self):  # an engine raises the errors itself
             return
         mark = QueueEnd(self)
         mark.tell(self._forget_error)
@@ -555,7 +526,7 @@ class WorkQueue:
     # -- the end of the program ---------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Wait until all has run; False if that may never be, or no thread can be started."""
+        """Wait until all has run; False if that may never happen, or no thread can be started."""
         turn = self.turn
         if turn is not None and turn.thread == threading.get_ident():
             turn.end()  # the body that this thread did not leave ends with the program
@@ -567,7 +538,7 @@ class WorkQueue:
             return False
 
     def has_run(self, others: Callable[[], bool] = bool) -> bool:
-        """Wait until all has run; False if that may never be, unless ``others`` may see to it."""
+        """Wait until all has run; False if that may never happen, unless ``others()`` is true."""
         mark = QueueEnd(self)
         self.put(mark)
         while not mark.wait(reports.PATIENCE):
@@ -576,9 +547,9 @@ class WorkQueue:
         return True
 
     def _is_held(self) -> bool:
-        """Whether it, or a queue for which it waits, waits for what may never be.
+        """Whether this queue, or one for which it waits, may wait without end.
 
-        That is a thread that holds it and waits for no queue, or a future.
+        So it does for a thread that holds a queue and waits for none, and for a future.
         """
         if _engine is not None:
             return _engine.waits_for_futures()
@@ -604,7 +575,7 @@ def _finish_all() -> bool:
 
 
 def drop_all(kind: type[WorkQueue] = WorkQueue) -> None:
-    """Report what the queues of this kind can run no more, and forget it."""
+    """Report and forget the functions that queues of this kind can run no more."""
     for queue in _working.copy():
         if isinstance(queue, kind):
             queue.drop()
@@ -615,7 +586,8 @@ reports.drops.append(drop_all)
 
 
 def _begin_anew() -> None:
-    global _forks  # noqa: PLW0603 - one count for the process
+    global _engine, _forks  # noqa: PLW0603 - one of each for the process
+    _engine = None  # the engine has the items of the parent
     _forks += 1
     _working.clear()
     _blocked.clear()

@@ -2,7 +2,7 @@
 
 A busy stream has one worker thread, which starts when work comes and ends soon after the last.
 The body of ``with s:`` is an item of the queue too. The worker stops for as long as the thread
-that entered runs the body, so what that thread gives to the stream meanwhile runs inline.
+that entered runs the body, so work that this thread gives to the stream meanwhile runs inline.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit import errors
 from streamkit._queues import keepalive, open_scopes, registry, trace
 from streamkit._streams.host_event import HostEvent, no_cuda, no_view
-from streamkit._streams.host_queue import Function, QueueEnd, Turn, Wait, WorkQueue
+from streamkit._streams.host_queue import Function, QueueEnd, Turn, Wait, WorkQueue, is_parents
 from streamkit._support import classes, futures, messages, refusals, reports
 from streamkit._support.locks import in_child, is_early_child, new_lock
 from streamkit._support.reports import Failure, Submitted
@@ -52,10 +52,10 @@ class HostStream(Stream, metaclass=classes.Concrete):
     of them had raised it raises it too; later waits do not. The functions that were submitted after
     the one that failed still run.
 
-    A stream that waits for failed work, as of another stream, has that error too, because what its
-    functions would work on is not there. So they are dropped until ``done``, ``sync``, ``await`` or
-    ``with`` of this stream has raised the error. A note on the error says where the work was
-    submitted.
+    A stream that waits for failed work, as of another stream, has that error too, because the data
+    for its functions are not there. So the functions are dropped until ``done``, ``sync``,
+    ``await`` or ``with`` of this stream has raised the error. A note on the error says where the
+    work was submitted.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._id = next(_ids)
         self._nonblocking = nonblocking
         self._owned = owned
-        self._thread = thread  # the thread whose per-thread default queue it is
+        self._thread = thread  # the thread whose per-thread default queue this is
         self._closed = False
         self._work = WorkQueue(
             f"streamkit-{self._id}", f"host stream {self._id}" + (f" {name!r}" if name else "")
@@ -88,7 +88,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         raise no_cuda(self, "handle")
 
     def __int__(self) -> NoReturn:
-        """Raise UnsupportedStreamError: there is no CUDA stream behind it."""
+        """Raise UnsupportedStreamError: a host stream has no CUDA handle."""
         raise no_cuda(self, "handle")
 
     def to(self, library: str) -> NoReturn:
@@ -109,7 +109,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def native(self) -> None:
-        """None: it wraps nothing."""
+        """None: a host stream wraps no object."""
 
     @property
     def dlpack_stream(self) -> None:
@@ -121,7 +121,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def device_id(self) -> None:
-        """None: it is not a CUDA device."""
+        """None: the host is not a CUDA device."""
 
     @property
     def id(self) -> int:
@@ -148,7 +148,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether it was made nonblocking; no host stream has an implicit order."""
+        """Whether the stream was made nonblocking; no host stream has an implicit order."""
         return self._nonblocking
 
     @property
@@ -164,19 +164,19 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def _check_open(self) -> None:
         if self._closed:
             raise messages.closed(self)
-        if self._work.is_parents:
+        if is_parents(self._work):
             raise messages.of_parent(self)
         if (
             self._thread is not None
             and per_thread.stream is not self
-            and not self._is_inline()  # as a function does that its worker runs
+            and not self._is_inline()  # as in a function that the stream's worker runs
         ):
             raise messages.wrong_thread(self, self._thread, threading.get_ident())
 
     def _is_inline(self) -> bool:
-        """Whether what this thread gives to the stream runs at once.
+        """Whether work that this thread gives to the stream runs at once.
 
-        It does inside a scope, and in a destructor that the stream's worker comes to run.
+        So it does inside a scope, and in a destructor that the stream's worker happens to run.
         """
         return open_scopes.holds(self) or self._work.is_here
 
@@ -190,11 +190,11 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Queue the call of a function, whose error every wait for the call raises.
 
-        The next ``sync`` raises it, and so does that of each stream that waits for the call; the
-        functions of those do not run before that. An error that no wait can raise any more is
+        The next ``sync`` raises it, and so does the next ``sync`` of each stream that waits for the
+        call, whose functions do not run before that. An error that no wait can raise any more is
         reported through ``sys.unraisablehook``, at the latest when the program ends.
         The program waits at its end until all submitted work has run, unless a Ctrl-C stops that.
-        The arguments are those of ``CudaStream.submit``, and as there no value is returned.
+        The arguments are those of ``CudaStream.submit``; no value is returned either.
         """
         self._check_open()
         refusals.check(fn, self, "submit")
@@ -216,9 +216,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
         keepalive.let_go((self._kept,))
 
     def _enter(self, key: object, *, is_ordered: bool = False) -> None:
-        """Open a scope of this thread; whoever leaves it has to give the same ``key``.
+        """Open a scope of this thread; ``open_scopes.leave`` takes the same ``key``.
 
-        One that ``is_ordered`` is no different here, because the body runs in its thread.
+        ``is_ordered`` makes no difference here, because the body runs in its own thread.
         """
         self._check_open()
         scope = _HostScope(self, key)
@@ -239,7 +239,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """End the item; what other threads submitted meanwhile follows."""
+        """End the item; the work that other threads submitted meanwhile follows."""
         open_scopes.leave(self, kind, error, trace)
 
     def record(
@@ -270,7 +270,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         target._live()
         mark = QueueEnd(self._work)
         self._put(mark)
-        target._record(mark, weakref.ref(self))  # noqa: SLF001 - the class is public
+        target._source, target._mark = weakref.ref(self), mark  # noqa: SLF001 - the class is public
         trace.note(self, "record", "record", mark, is_inline=self._is_inline())
         return target
 
@@ -283,7 +283,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """Let later work run after another host stream or event, after work, or after a future.
 
         This is ``Stream.wait``, except that ``other`` can also be a future of
-        ``concurrent.futures`` or asyncio. If what it waits for has failed, this queue has that
+        ``concurrent.futures`` or asyncio. If the work or future has failed, this queue has that
         error from then on, and its functions do not run until ``sync``, ``await``, ``done`` or
         ``with`` of this stream has raised it. Inside ``with s:`` this method raises it.
 
@@ -328,7 +328,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """Queue a call that blocks until ``other`` is done; the user's frame is ``depth`` up."""
         frame = sys._getframe(depth)  # noqa: SLF001 - a traceback keeps more
         what = Submitted(other, frame, "the wait for ")
-        of_then = getattr(other, "step", None)  # which the futures of ``then`` have
+        of_then = getattr(other, "step", None)  # of a future of ``then``
         is_inline = self._is_inline()
         step = trace.note(self, "function", other, of_then, is_inline=is_inline)
         if not is_inline:
@@ -342,10 +342,10 @@ class HostStream(Stream, metaclass=classes.Concrete):
             raise
 
     def _stop_scope(self) -> None:
-        """Note that what this thread waited for inside the stream's innermost scope has failed."""
+        """Note that a wait of this thread inside the stream's innermost scope has failed."""
         scopes = reversed(open_scopes.stack.scopes)
         scope = next((one for one in scopes if one.stream is self), None)
-        if scope is not None:  # there is none around a destructor
+        if scope is not None:  # a destructor in the worker has no scope
             scope.stops = True
 
     @property
@@ -382,7 +382,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._work.raise_error(mark)
 
     def _mark(self) -> QueueEnd | None:
-        """Mark the present end of the queue; None if it is reached already."""
+        """Mark the present end of the queue; None if all has run already."""
         if self._work.idle or self._is_inline():
             return None
         mark = QueueEnd(self._work)
@@ -423,7 +423,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
 
 class _Call(Function):
-    """A function to call. Once called it holds nothing, because an error's frames hold it."""
+    """A function to call, which drops its references at the call: an error's frames hold it."""
 
     __slots__ = ("_call", "_step", "_stream")
     waits = False
@@ -436,19 +436,17 @@ class _Call(Function):
         call: Callable[[], object],
     ) -> None:
         super().__init__(what)
-        self._stream: HostStream | None = stream
+        self._stream: Any = stream
         self._step = step
-        self._call: Callable[[], object] | None = call
+        self._call: Any = call
 
     def __call__(self) -> None:
-        """Call the function inside a scope of its stream; its error is the queue's.
+        """Call the function inside a scope of its stream; an error becomes the queue's.
 
-        It is dropped if the queue has waited for what failed, unless it is a wait itself.
+        A queue that has waited for failed work calls waits only.
         """
         stream, call = self._stream, self._call
         self._stream = self._call = None
-        if stream is None or call is None:
-            return
         queue = stream._work  # noqa: SLF001 - of this module
         if queue.first.stops and not self.waits:
             return
@@ -459,7 +457,9 @@ class _Call(Function):
             try:
                 with self._step:
                     refusals.check_result(call(), call)
-                call = None  # its arguments end inside of the scope, with what their ends give
+                call = (
+                    None  # the arguments end inside of the scope, as their destructors may submit
+                )
             except BaseException as error:
                 open_scopes.leave(key, None, error)
                 raise
@@ -467,7 +467,7 @@ class _Call(Function):
         except BaseException as error:  # raised again by whoever waits
             here = threading.current_thread()
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
-                raise  # this is a Ctrl-C, which only the main thread gets
+                raise  # a Ctrl-C, which only the main thread gets
             reports.note_source(error, self.what.source(queue.title))
             queue.fail(Failure(error, self.what), stops=self.waits or scope.stops)
         finally:
@@ -482,25 +482,24 @@ class _WaitForWork(_Call):
 
 
 class _WaitForFuture(_WaitForWork):
-    """A wait for a future, which perhaps is never done."""
+    """A wait for a future, which may never be done."""
 
     __slots__ = ()
     is_foreign = True
 
     def is_ready(self) -> bool:
         """Whether the future is done."""
-        call = self._call
-        return not isinstance(call, futures.AwaitedFuture) or call.is_known
+        return bool(self._call.is_known)
 
 
 class _HostScope:
-    """One open scope on a thread's stack; it has no turn until ``begin``."""
+    """One open scope on a thread's stack, without a turn until ``begin``."""
 
     plan = None
     again = 0
     _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
-    stops = False  # whether something that this thread waited for inside has failed
+    stops = False  # whether a wait of this thread inside has failed
 
     def __init__(self, stream: HostStream, key: object) -> None:
         self.stream = stream
@@ -509,28 +508,25 @@ class _HostScope:
     def begin(self, queue: WorkQueue, *, is_ordered: bool) -> None:
         """Wait for the queue's turn."""
         self._turn = turn = Turn(queue)
-        # here it has its place in the queue
+        # reported before the turn gets its place in the queue
         self._step = trace.note(self.stream, "scope", "with", is_ordered=is_ordered)
-        if queue.idle:
+        with trace.NOTHING if queue.idle else trace.note(self.stream, "synchronisation", "with"):
             turn.begin()
-        else:
-            with trace.note(self.stream, "synchronisation", "with"):
-                turn.begin()
         if queue.first.stops:
             queue.raise_error()
         self._step.__enter__()
 
     def leave(self) -> list[str]:
-        """Let the queue go on, if it is held; after an interrupt, a second call does the rest."""
+        """Let the queue go on, if held; after an interrupt, a second call does the rest."""
         if self._turn is not None:
             self._step.__exit__(None, None, None)
             self._turn.end()
+            self._turn = None
         return []
 
     def __del__(self) -> None:
-        turn = self._turn
-        if turn is not None and not turn.has_ended and not is_early_child():
-            self.leave()  # its thread ended inside the scope
+        if self._turn is not None and not is_early_child():
+            self.leave()  # the thread has ended inside the scope
 
 
 class _KeptOnHost(keepalive.KeepAlive):

@@ -61,22 +61,22 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     __slots__ = "__weakref__", "_closed", "_found", "_kept", "_name", "_native", "_spelled"
 
     _name: str | None  # unset if it wraps an object
-    _found: tuple[Queue, Adapter]  # set if its queue is identified at the first use
-    _kept: QueueRecord | None  # unset until whoever took the handle relies on it
-    _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: its id, device and hash
+    _found: tuple[Queue, Adapter]  # set if the queue is identified at the first use
+    _kept: QueueRecord | None  # unset until another library has taken the handle
+    _closed: tuple[int | tuple[int, int, int], int, int]  # once closed: the id, device and hash
 
     def __init__(self, queue: QueueRecord | None, native: NativeT, name: str | None = None) -> None:
-        # None until it is identified, once closed, and where the owner can close it
+        # None before it is identified, after ``close``, and where the owner can close the queue
         self._queue: QueueRecord | None = queue
         self._closable = None
         self._native = native
         self._views = self._plans = _NONE
-        self._spelled: int | None = None  # the handle as it came, if the queue's is another
+        self._spelled: int | None = None  # the handle as given, where the queue has another
         if native is None:
             self._name = name
 
     def _live(self) -> QueueRecord:
-        """Return its queue; StreamClosedError, or ScopeError in a wrong thread."""
+        """Return the queue; StreamClosedError, or ScopeError in a wrong thread."""
         queue = self._queue
         if queue is None:
             queue = self._identified()
@@ -87,7 +87,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         return queue
 
     def _identified(self) -> QueueRecord | None:
-        """Return its queue, which any thread may look at; None if it is closed."""
+        """Return the queue, which any thread may look at; None if the stream is closed."""
         queue = self._queue
         if queue is not None:
             return queue
@@ -96,7 +96,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             if closable.is_open():
                 return closable.queue
             queue = closable.queue
-            known = queue.device, queue.handle, queue.capture or 0  # its driver must not be asked
+            known = queue.device, queue.handle, queue.capture or 0  # the driver must not be asked
             self._closed = queue.id or known, queue.device, hash(known[:2])
             return None
         if not hasattr(self, "_found"):
@@ -108,13 +108,13 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         return queue
 
     def _set_queue(self, queue: QueueRecord) -> None:
-        """Note the queue, where its owner can close it so that each use asks for that first."""
+        """Note the queue; where the owner can close it, each use of the stream asks that first."""
         self._closable = identity.closable(queue)
         self._queue = queue if self._closable is None else None
 
     @property
     def native(self) -> NativeT:
-        """The wrapped object, identical; None if there is none (owned, or from a handle)."""
+        """The wrapped object itself; None for an owned stream, or one from a handle."""
         return self._native
 
     @property
@@ -127,14 +127,14 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, handle)``, the CUDA stream protocol. Whoever takes it holds this object."""
-        self._kept = self._exposed()  # beyond close, as long as this object
+        self._kept = self._exposed()  # also after ``close``, while this object lives
         return 0, self.handle
 
     @property
     def dlpack_stream(self) -> int:
         """The int for ``__dlpack__(stream=...)``: 1 for legacy, never 0; 2 for the per-thread one.
 
-        It keeps nothing alive, as DLPack's own.
+        It keeps nothing alive, as DLPack's own ints.
         """
         return self._exposed().handle
 
@@ -185,7 +185,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     @property
     def is_nonblocking(self) -> bool:
-        """Whether work on it ignores the implicit order with the legacy default stream.
+        """Whether its work ignores the implicit order with the legacy default stream.
 
         Raises:
             CaptureError: The stream was first seen while it captured, and still does.
@@ -210,7 +210,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     @property
     def is_capturing(self) -> bool:
-        """Whether a graph is being captured on it, whoever began that."""
+        """Whether the stream takes part in a capture, whoever began that."""
         queue = self._live()
         if queue.handle == LEGACY:
             return False  # the legacy stream cannot be captured
@@ -236,7 +236,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     def __repr__(self) -> str:
         try:
             queue = self._identified()
-        except errors.StreamKitError:  # whatever is done with the stream raises it
+        except errors.StreamKitError:  # any use of the stream raises the error
             found, _ = self._found
             place = f"cuda:{found.device} handle={found.handle:#x}"
             return f"<streamkit.CudaStream {place} unidentified, {_origin(self._native)}>"
@@ -279,7 +279,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         return waits.awaited(*self._done_and_mark("an await"))
 
     def _done_and_mark(self, operation: str) -> tuple[Callable[[], bool], Callable[[], Point]]:
-        """Return what asks whether the queue is idle, and what marks its present end."""
+        """Return functions: one asks whether the queue is idle, one marks its present end."""
         queue = self._live()
         mark = functools.partial(points.mark, queue, self, operation)
         return functools.partial(self._is_done, operation), mark
@@ -388,7 +388,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         ordering.wait_queue(queue, source, external)
 
     def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
-        """Have the library order it before what is current, which this stream is for so long."""
+        """Have the library order the work before this stream, made current for the call."""
         if external:
             raise ValueError(
                 f"{messages.describe(work)} is done once, and no launch of a graph can wait for it "
@@ -430,7 +430,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         return found
 
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a function now, with this stream current: what it launches is queued here.
+        """Call a function now, with this stream current, so that its launches are queued here.
 
         On a host stream the call itself is queued. It returns no value: results travel in arrays.
 
@@ -462,7 +462,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         queue = self._queue
         if queue is None:
             queue = self._live()
-        keepalive.keep(queue, self, objects)  # which checks the thread
+        keepalive.keep(queue, self, objects)  # checks the thread
 
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy.
@@ -487,7 +487,7 @@ def _origin(native: object) -> str:
 
 # -- any library's stream ---------------------------------------------------------------------
 
-# id of a library's stream -> its StreamKit stream, which holds it: while that lives the id is its
+# id of a library's stream -> its StreamKit stream, which holds it, so that the id stays its own
 _wrapped: WeakTable[CudaStream[Any]] = WeakTable()
 
 
@@ -504,8 +504,8 @@ def wrap(obj: ForeignT, *, device: object = None) -> CudaStream[ForeignT]: ...
 def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot path
     """Return any library's stream behind the ``Stream`` interface; it is borrowed, never destroyed.
 
-    No library is imported. The driver is asked which queue it is; about an external stream of
-    torch's at its first use, which raises what is wrong with it. Safe from any thread.
+    No library is imported. The driver is asked which queue it is; for an external stream of torch
+    at its first use, which raises the error of a wrong one. Safe from any thread.
 
     Args:
         obj: A stream of torch, CuPy, Warp, tvm-ffi, cuda.core, cuda.bindings, numba-cuda or a
@@ -536,7 +536,7 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
     else:
         found, adapter = registry.recognise(obj)
     queue = found.record
-    if queue is not None and queue.id is not None and device is None:  # all is known, for ever
+    if queue is not None and queue.id is not None and device is None:  # known for ever
         stream = queue.latest
         if stream is None or stream._native is not obj:  # noqa: SLF001 - the hot path
             stream = CudaStream(queue, obj)
@@ -557,7 +557,7 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
 
 
 def _queue_of(obj: object) -> QueueRecord:
-    """Return the queue of a library's stream for one call, without a StreamKit stream of it."""
+    """Return the queue of a library's stream for one call, without making a StreamKit stream."""
     seen = _wrapped.get(id(obj))
     stream = None if seen is None else seen()
     if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
@@ -568,7 +568,7 @@ def _queue_of(obj: object) -> QueueRecord:
 def _wrap_found(
     found: Queue, adapter: Adapter, obj: Any, device: object
 ) -> tuple[CudaStream[Any], bool]:
-    """Return the stream, and whether its object will mean the same queue the next time."""
+    """Return the stream, and whether its object always means the same queue."""
     is_named = found.device is not None
     if device is not None and not is_named:
         found.device = devices.ordinal_of(device)
@@ -586,7 +586,7 @@ def _wrap_found(
         and traits_of(adapter).streams_are_fixed
     )
     if is_fixed and queue.permanent:
-        queue.latest = stream  # what is asked for again and again: a library's current stream
+        queue.latest = stream  # for a library's current stream, which is wrapped again and again
     return stream, is_fixed
 
 

@@ -1,8 +1,8 @@
 """The functions given to ``then``: a second work queue of each stream calls them in their order.
 
-Its thread starts with a function, and ends soon after the last one. There a host stream's function
-follows the wait for a mark of the stream, so that an engine can run it too. A CUDA stream's follows
-when the dispatcher tells it that the work before it has run; no engine runs that.
+The thread of that queue starts with a function, and ends soon after the last one. A host stream's
+function follows the wait for a mark of the stream, so that an engine can run it too. A CUDA
+stream's is called once the dispatcher has told it that the work before has run; no engine runs it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import atexit
 import functools
 import logging
 import threading
-from abc import abstractmethod
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -21,7 +20,7 @@ from streamkit._queues import dispatcher, identity, points, trace
 from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
 from streamkit._support import locks, messages, reports, workers
-from streamkit._support.locks import Latch, new_lock
+from streamkit._support.locks import Latch
 from streamkit._support.reports import Failure
 from streamkit.errors import ForkedProcessError
 
@@ -43,22 +42,22 @@ _log = logging.getLogger("concurrent.futures")
 
 
 class Outcome(Future[T]):
-    """What ``then`` of a stream returns: a future of ``concurrent.futures`` that asyncio can await.
+    """The future that ``then`` of a stream returns: of ``concurrent.futures``, and awaitable.
 
-    An error that it has and that no code asks for is reported through ``sys.unraisablehook``.
+    An error of the future that no code asks for is reported through ``sys.unraisablehook``.
     """
 
-    # Its waits are those for a mark, which is reached when the future is done: so a circle of
-    # threads that wait is seen, and an engine runs what they wait for.
+    # A wait for the future is a wait for a mark, which is reached when the future is done. So a
+    # circle of threads that wait is seen, and an engine runs the work for which they wait.
 
     _failure: Failure | None = None
-    _thread = 0  # the one that calls the function
-    step: object = None  # what recorders know of the function
+    _thread = 0  # the thread that calls the function
+    step: object = None  # the step of the function, for recorders
 
     def __init__(self, end: QueueEnd) -> None:
         super().__init__()
         self._end = end
-        super().add_done_callback(lambda _: end())  # before all others, and if it is cancelled
+        super().add_done_callback(lambda _: end())  # the first callback, also at a cancellation
         _outcomes.add(self)
 
     def _fail(self, failure: Failure) -> None:
@@ -85,12 +84,12 @@ class Outcome(Future[T]):
         return super().result(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        if self._end.engine is not None:  # which runs nothing unless a caller waits
+        if self._end.engine is not None:  # an engine runs nothing unless a caller waits
             self._end.wait()
         super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Suspend an asyncio task until the function has been called; its result, or its error.
+        """Suspend an asyncio task until the function has been called; return its result.
 
         As with asyncio's own futures, cancelling the task cancels this future too: a function that
         has not begun is not called then. ``asyncio.shield`` prevents that.
@@ -130,9 +129,8 @@ _outcomes: WeakSet[Outcome[Any]] = WeakSet()
 
 
 def _refuse_all() -> None:
-    if not host_queue.has_engine():  # it runs functions in the thread that waits, as in the parent
-        for outcome in list(_outcomes):
-            outcome._refuse()  # noqa: SLF001 - the class is public
+    for outcome in list(_outcomes):
+        outcome._refuse()  # noqa: SLF001 - the class is public
 
 
 locks.in_child(_refuse_all)
@@ -144,19 +142,20 @@ locks.in_child(_refuse_all)
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "future"
+    __slots__ = "_call", "future", "mark"
 
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: WorkQueue) -> None:
         super().__init__(what)
         self._call = call
+        self.mark: QueueEnd | None = None  # of a host stream: the item before waits for it
         self.future: Outcome[Any] = Outcome(QueueEnd(queue))
 
-    @abstractmethod
     def error_before(self) -> Failure | BaseException | None:
-        """Wait until the work before it has run; return its error."""
+        """Return the error of the work before the function, once that work has run."""
+        return None if self.mark is None else self.mark.failure
 
     def __call__(self) -> None:
-        """Call the function, unless its future was cancelled, or the work before it failed."""
+        """Call the function, unless its future was cancelled or the work before failed."""
         future, failed = self.future, None
         try:
             failed = self.error_before()
@@ -179,34 +178,15 @@ class _ThenCall(Function):
         except BaseException:  # noqa: BLE001 - a callback of the future raised it
             _log.exception("exception calling callback for %r", future)  # as futures do
         finally:
-            del self, future, failed  # because an error's frames hold this one
+            del self, future, failed  # because an error's frames hold this frame
 
     def drop(self) -> bool:
-        """Cancel the future, or whoever asks for it would wait for ever."""
+        """Cancel the future, or others would wait for ever; return whether it was pending."""
         return not self.future.cancelled() and self.future.cancel()
 
 
-class _ThenCalls(WorkQueue):
-    """The functions given to ``then`` of one stream."""
-
-    def __init__(self, name: str, title: str) -> None:
-        super().__init__(name, title)
-        # held while a function gets its place in the stream and here: the places have one order
-        self._order = new_lock()
-
-
-class _HostCall(_ThenCall):
-    """A function of a host stream; the item before it waits for the mark."""
-
-    __slots__ = ("mark",)
-    mark: QueueEnd
-
-    def error_before(self) -> Failure | None:
-        return self.mark.failure
-
-
-class HostThenCalls(_ThenCalls):
-    """Those of a host stream."""
+class HostThenCalls(WorkQueue):
+    """The functions given to ``then`` of a host stream."""
 
     def __init__(self, work: WorkQueue) -> None:
         super().__init__(f"{work.name}-then", f"'then' of {work.title}")
@@ -223,10 +203,10 @@ class HostThenCalls(_ThenCalls):
 
         Return the future of its outcome. ``step`` is entered while the function runs.
         """
-        call = _HostCall(what, functools.partial(_call_in_step, step, function), self)
+        call = _ThenCall(what, functools.partial(_call_in_step, step, function), self)
         call.mark, call.future.step = mark, step
         try:
-            with self._order:
+            with self._lock:  # so that the places in the stream and here have one order
                 put(mark)
                 self.put(Wait(mark))
                 self.put(call)
@@ -249,7 +229,7 @@ class _CudaCall(_ThenCall):
         self, what: Submitted, call: Callable[[], Any], queue: WorkQueue, record: QueueRecord
     ) -> None:
         super().__init__(what, functools.partial(_call_in_context, record.context, call), queue)
-        self._record = record  # kept, so that another stream on it finds the same functions
+        self._record = record  # kept, so that another stream on the queue finds these functions
         self._failed: BaseException | None = None
         self._reached = Latch()
         self.is_foreign = True  # until the GPU has run the work
@@ -262,7 +242,7 @@ class _CudaCall(_ThenCall):
         self._reached.set()
 
     def stir(self) -> None:
-        """Do nothing, because its thread wakes soon enough."""
+        """Do nothing, because the thread of the functions wakes soon enough."""
 
     def error_before(self) -> BaseException | None:
         self._reached.wait()
@@ -270,18 +250,18 @@ class _CudaCall(_ThenCall):
 
     def drop(self) -> bool:
         is_dropped = super().drop()
-        self.tell([])  # or those behind it would wait for ever
+        self.tell([])  # or the functions behind would wait for ever
         return is_dropped
 
 
-class CudaThenCalls(_ThenCalls):
-    """Those of a CUDA queue, called with its context current."""
+class CudaThenCalls(WorkQueue):
+    """The functions given to ``then`` of a CUDA queue, called with the queue's context current."""
 
     is_cuda = True
-    gpu_is_late = False  # the end of the program has waited for one of them in vain
+    gpu_is_late = False  # whether the end of the program has waited for a queue in vain
 
     def finish(self) -> bool:
-        """Wait until all have been called; the GPU gets its second for all of them together."""
+        """Wait until all functions have been called; the GPU gets one second for all queues."""
         if CudaThenCalls.gpu_is_late and self._is_held():
             return False
         has_finished = super().finish()
@@ -292,29 +272,25 @@ class CudaThenCalls(_ThenCalls):
         self, queue: QueueRecord, function: Callable[[], Any], what: Submitted, stream: object
     ) -> Outcome[Any]:
         """Have a function called after the queue's work so far; return its future."""
-        call, is_watched = _CudaCall(what, function, self, queue), False
-        try:
-            with self._order:
-                point = points.mark(queue, stream, "then")
-                try:
-                    self.put(call)
-                except RuntimeError as error:  # no thread can be started
-                    raise messages.cannot_watch() from error
-            is_watched = dispatcher.watch(point, call, None)
-        finally:
-            if not is_watched:
-                call.drop()
-        if not is_watched:
+        call = _CudaCall(what, function, self, queue)
+        with self._lock:  # as in ``HostThenCalls``
+            point = points.mark(queue, stream, "then")
+            try:
+                self.put(call)
+            except RuntimeError as error:  # no thread can be started
+                raise messages.cannot_watch() from error
+        if not dispatcher.watch(point, call, None):
+            call.drop()
             raise messages.cannot_watch()
         return call.future
 
 
-# as the dispatcher ends there too: nothing tells them any more that their work has run
+# the dispatcher ends then too, so no function learns any more that its work has run
 atexit.register(host_queue.drop_all, CudaThenCalls)
 
 
 def of(queue: QueueRecord) -> CudaThenCalls:
-    """Return the functions of a queue, which all its records share."""
+    """Return the functions of a queue, which all records of the queue share."""
     first = queue.first_record()
     with identity.lock:
         if first.calls is None:

@@ -65,13 +65,9 @@ def why_not(pointer: int) -> str | None:
 
 
 def _attribute(name: str, pointer: int) -> Any:
-    code, value = _asked(name, pointer)
-    return None if code else value
-
-
-def _asked(name: str, pointer: int) -> Any:
     which = getattr(loader.cu.CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
-    return loader.cu.cuPointerGetAttribute(which, pointer)
+    code, value = loader.cu.cuPointerGetAttribute(which, pointer)
+    return None if code else value
 
 
 def memory_handle(base: int) -> bytes:

@@ -88,7 +88,7 @@ def _skip() -> type[NoDeviceError]:
 
 
 class _Trial:
-    """One function, the stream that it has to follow, and another one that it must not use."""
+    """One function, the stream that it has to follow, and another stream that it must not use."""
 
     def __init__(
         self, fn: Callable[..., object], args: tuple[Any, ...], library: str | None
@@ -98,7 +98,7 @@ class _Trial:
         passes = library is None and "stream" in _parameters(fn)
         device = devices.ordinal_or_current(None)
         self._stream: Any = new_stream(device, nonblocking=True, name=f"stream for {name}")
-        # It is blocking, so that work on the default stream is an error while it captures.
+        # This one is blocking, so that work on the default stream is an error while it captures.
         self._other: Any = new_stream(device, name=f"another stream beside {name}")
         self._fn = functools.partial(fn, *args, **({"stream": self._stream} if passes else {}))
         self._passes = passes
@@ -116,8 +116,8 @@ class _Trial:
             if seen is not None:
                 self._run()
         if seen is not None:
-            # first, because its results are wrong, where one that waits is only slow; and a capture
-            # of that could leave a library with an error of its own
+            # before the waits, because work on the default stream gives wrong results, where a wait
+            # is only slow; and a capture of it could leave a library with an error of its own
             if seen.legacy_work:
                 self._fail("this ran on the default stream", listed(seen.legacy_work))
             if seen.synchronisations:
@@ -128,7 +128,7 @@ class _Trial:
                 return
         with _audited() as ran:
             problem, cause = self._capture()
-        # what a library runs on the stream itself meanwhile is its preparation of the capture
+        # work of a library on the stream itself meanwhile is its preparation of the capture
         astray = [] if ran is None else ran.off_queue(self._stream)
         if astray:
             self._fail("this did not wait", listed(astray))
@@ -137,7 +137,7 @@ class _Trial:
             self._fail(problem, elsewhere, cause)
 
     def _run(self) -> None:
-        """Call the function with the stream passed or current, and another one where it is not."""
+        """Call the function with its stream passed or current, and the other one elsewhere."""
         with contextlib.ExitStack() as scopes:
             if self._passes or self._library:
                 scopes.enter_context(use(self._other))
@@ -147,7 +147,7 @@ class _Trial:
             self._fn()
 
     def _capture(self) -> tuple[str | None, CaptureError | None]:
-        """Call it while the stream captures; return what is wrong, and its error if any."""
+        """Call the function while the stream captures; return the problem, and its error if any."""
         problem = None
         try:
             with capture_on(self._stream, is_private=True) as graph:
@@ -161,7 +161,7 @@ class _Trial:
         return problem, None
 
     def _left_over(self) -> str | None:
-        """Return what is wrong with the captured work; a broken capture raises its own error."""
+        """Return the problem of the captured work; a broken capture raises its own error."""
         own = graphs.captured(self._stream.handle)
         other = graphs.captured(self._other.handle)
         if own is None or other is None or not own.is_valid:
@@ -190,7 +190,7 @@ def _parameters(fn: Callable[..., object]) -> Iterable[str]:
 
 @contextlib.contextmanager
 def _audited() -> Generator[AuditReport | None]:
-    """Audit the block; None where there is no CUPTI, or another tool uses it."""
+    """Audit the block; None without CUPTI, or while another tool uses it."""
     with contextlib.ExitStack() as recording:
         try:
             report = recording.enter_context(audit())

@@ -75,7 +75,7 @@ def stream_device(stream: int) -> int:
 
 
 def is_alive(stream: int, number: int) -> bool:
-    """Whether the stream of this handle is still the one of this id."""
+    """Whether the handle still is the stream of this id."""
     code, found = loader.cu.cuStreamGetId(stream)
     return not code and int(found) == number
 
@@ -113,8 +113,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._context = driver.current_context()
-        # This comes before any queue is held, because allocating pinned memory may wait for the
-        # device.
+        # before any queue is held, because allocating pinned memory may wait for the device
         self._memory = ask("cuMemHostAlloc", 4 * _WORDS, _DEVICE_MAP)
         self._words = (ctypes.c_uint32 * _WORDS).from_address(int(self._memory))
         ctypes.memset(self._words, 0, 4 * _WORDS)
@@ -132,7 +131,7 @@ class Gate:
         self.open()
         self._watchdog.cancel()
         # The queues may be gone, and the block may have left their context: the memory for which
-        # they wait goes when they have seen it.
+        # the queues wait is freed when their waits have ended.
         driver.sync_context(self._context)
         ask("cuStreamDestroy", self._free)
         ask("cuMemFreeHost", self._memory)
@@ -200,6 +199,6 @@ def runs_after(first: int, later: int, order: Callable[[], object]) -> bool:
 
 
 def require(holds: object, message: str) -> None:
-    """Raise AssertionError unless it holds, also under ``python -O``."""
+    """Raise AssertionError unless the condition holds, also under ``python -O``."""
     if not holds:
         raise AssertionError(message)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # orders with the end of a long queue. With 1 each step is drawn by itself, which reaches every
 # order there is.
 _REDRAW = (0.0, 0.125, 1.0)
-_LOOK = 5e-3  # seconds after which it looks again whether a future is done
+_LOOK = 5e-3  # seconds between two looks whether a future is done
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _scheduled(seed: int) -> Generator[_Scheduler]:
         try:
             yield scheduler
         except BaseException:
-            with suppress(errors.ScopeError):  # the error of the block is why it cannot end
+            with suppress(errors.ScopeError):  # the error of the block explains this one
                 scheduler.finish()
             raise
         scheduler.finish()
@@ -145,12 +145,12 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
 
 
 class _QueueState:
-    """The items of one queue that have not run, and the one that runs."""
+    """The items of one queue that have not run, and the item that runs."""
 
     def __init__(self) -> None:
         self.items: deque[Item] = deque()
         self.running: Item | None = None
-        self.thread = 0  # the one that runs it
+        self.thread = 0  # the thread that runs it
 
 
 class _Scheduler(Engine):
@@ -158,16 +158,16 @@ class _Scheduler(Engine):
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        # An odd seed prefers what the even seed before it puts last, so that the two of them try
-        # both orders at the first choice.
+        # An odd seed prefers the item that the even seed before puts last, so that the two try both
+        # orders at the first choice.
         self._random = random.Random(seed // 2)  # noqa: S311 - it has to be repeatable, not secret
         self._preferred = max if seed % 2 else min
         self._redraw = self._random.choice(_REDRAW)
         self._priorities: dict[WorkQueue, float] = {}
-        self._busy: dict[WorkQueue, _QueueState] = {}  # those with items that have not ended
+        self._busy: dict[WorkQueue, _QueueState] = {}  # the queues with items that have not ended
         self.failed: dict[WorkQueue, None] = {}  # in the order of their first errors
         self.had_work = False
-        """Whether it was given anything that it could run in another order."""
+        """Whether any item could have run in another order."""
         self._thread = threading.get_ident()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -247,13 +247,13 @@ class _Scheduler(Engine):
     def _pass_points(self) -> None:
         """Pass every mark whose turn it is, and the waits for such marks."""
         passed = True
-        while passed:  # because each that has passed can let others pass
+        while passed:  # because each passed mark can let others pass
             passed = False
             for queue, state in list(self._busy.items()):
                 while state.running is None and state.items and _is_point(state.items[0]):
                     passed = True
                     item = state.items.popleft()
-                    if isinstance(item, Turn):  # its thread has ended it before it began
+                    if isinstance(item, Turn):  # ended before it began
                         self.ended(queue)
                         continue
                     if isinstance(item, Wait):
@@ -281,7 +281,7 @@ class _Scheduler(Engine):
         ]
 
     def _gives_up(self) -> bool:
-        """Whether nothing but the end of futures could let anything run, and none has ended."""
+        """Whether all items have waited for futures too long, of which none has ended."""
         is_running = any(state.running is not None for state in self._busy.values())
         if is_running or self._ready() or not self._waiting_for_futures():
             self._stuck_since = math.inf
@@ -290,7 +290,7 @@ class _Scheduler(Engine):
         return time.monotonic() - self._stuck_since > reports.PATIENCE
 
     def _begin(self) -> tuple[WorkQueue, Item] | None:
-        """Choose one of the items that may run, and let it begin; None if none may."""
+        """Choose an item among those that may run, and let it begin; None without such an item."""
         ready = self._ready()
         if not ready:
             return None
@@ -309,7 +309,7 @@ class _Scheduler(Engine):
         return queue, item
 
     def _run(self, queue: WorkQueue, item: Item) -> None:
-        if isinstance(item, Turn):  # which its own thread runs
+        if isinstance(item, Turn):  # another thread runs the body
             return
         try:
             with _outside_scopes():
@@ -321,7 +321,7 @@ class _Scheduler(Engine):
 
     def _rest(self, deadline: float | None) -> bool:
         """Wait for another thread to change something; False when the time is over."""
-        if self._waiting_for_futures():  # whose ends nobody tells
+        if self._waiting_for_futures():  # futures do not tell their ends
             left = math.inf if deadline is None else deadline - time.monotonic()
             self._changed.wait(max(0.0, min(left, _LOOK)))
             return left > 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streamkit.types import CudaStream, HostStream
 
 _report: pytest.StashKey[RaceReport] = pytest.StashKey()
-_SEEDS = 10  # five pairs: in each, the odd seed prefers what the even one puts last
+_SEEDS = 10  # five pairs: the odd seed prefers the item that the even seed puts last
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _at_least_one(text: str) -> int:
     try:
         count = int(text)
-    except ValueError as error:  # of which argparse would name this function
+    except ValueError as error:  # argparse would name this function in it
         raise ArgumentTypeError(f"{text!r} is not a number of seeds") from error
     if count < 1:
         raise ArgumentTypeError(f"{text} would run no test with streamkit_seed: use 1 or more")
@@ -93,7 +93,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose marker needs a CUDA device where there is none."""
     mark = item.get_closest_marker("streamkit_follows")
     if mark is not None:
-        _followed(mark)  # a mistake in it is an error everywhere
+        _followed(mark)  # a mistake in the marker is an error everywhere
     marks = "streamkit_gpu", "streamkit_follows"
     if any(map(item.get_closest_marker, marks)) and not driver.is_present():
         item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and this machine has none"))
@@ -113,9 +113,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return outcome
 
 
-@pytest.hookimpl  # after that of unittest, whose tests do not raise their errors
+@pytest.hookimpl  # after the hook for unittest, whose tests do not raise their errors
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Name the races of a test that fails for another reason, perhaps because of one."""
+    """Name the races of a test that fails for another reason, perhaps because of a race."""
     report = item.stash.get(_report, None) if call.when == "call" else None
     if report is None or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
@@ -147,7 +147,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _followed(mark: pytest.Mark) -> str | None:
-    """Return the library that a test with the marker has to follow, None for all of them."""
+    """Return the library that a test with the marker has to follow, None for all libraries."""
 
     def streamkit_follows(library: str | None = None) -> str | None:
         return library

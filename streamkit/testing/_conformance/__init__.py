@@ -1,4 +1,4 @@
-"""The conformance kit: what an adapter promises, as plain functions to call from any test runner.
+"""The conformance kit: an adapter's promises as plain functions to call from any test runner.
 
     for check in streamkit.testing.checks("mylib", mylib.Stream):
         check()
@@ -21,8 +21,8 @@ from streamkit.testing._conformance.subject import NotApplicableError, Subject
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# By the group of functions that an adapter needs for them: modules whose public functions are the
-# checks, in their order.
+# The modules whose public functions are the checks, in their order, by the group of functions that
+# an adapter needs for these checks.
 _PARTS: dict[Any, Any] = {
     Adapter: streams,
     CurrentStream: current_stream,
@@ -69,7 +69,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What ``check_adapter`` found: the promises kept, and why others do not apply."""
+    """The result of ``check_adapter``: the promises kept, and why others do not apply."""
 
     library: str
     kept: list[str]
@@ -136,7 +136,7 @@ def check_adapter(  # noqa: PLR0913 - four are optional
     device: int = 0,
     waive: Mapping[str, str] | None = None,
 ) -> Report:
-    """Run all ``checks`` and return what was kept and what does not apply, and why.
+    """Run all ``checks``; return the promises kept, and why others do not apply.
 
     The arguments are those of ``checks``, and what that raises passes.
 

@@ -1,4 +1,4 @@
-"""What an adapter that takes part in captures must do, as far as any adapter can be asked."""
+"""Checks of an adapter that takes part in captures, as far as any adapter can be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an adapter with a current stream must do: move it without a wait, and restore it exactly."""
+"""Checks of an adapter with a current stream: move it without a wait, and restore it exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _entered(binding: Binding) -> Generator[None]:
-    """Enter a stream for the block by what the adapter's ``bind`` prepared for it."""
+    """Enter a stream for the block by the binding that the adapter's ``bind`` prepared."""
     token = binding.save()
     binding.enter(token)
     try:
@@ -33,7 +33,7 @@ def _entered(binding: Binding) -> Generator[None]:
 
 
 def _binding(subject: Subject, stream: object) -> Binding:
-    """Return what the adapter prepared for a stream, unless StreamKit made it of less."""
+    """Return the adapter's own binding of a stream; NotApplicableError if StreamKit made it."""
     binding: Binding = subject.adapter.bind(stream)
     if binding.is_current is never_known:
         raise NotApplicableError("it has enter and leave instead of bind")

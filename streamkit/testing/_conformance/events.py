@@ -1,4 +1,4 @@
-"""What an adapter with events must do: read the library's, and build its own."""
+"""Checks of an adapter with events: read the library's, and build its own."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def borrowed_event_lets_go(subject: Subject) -> None:
 def _is_held(event: int) -> bool:
     try:
         return _gate.is_pending(event)
-    except sk.DriverError:  # it is not an event any more
+    except sk.DriverError:  # the handle is no event any more
         return False
 
 

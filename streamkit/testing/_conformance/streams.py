@@ -1,4 +1,4 @@
-"""What every adapter must do: read its library's streams, and build them on others' queues."""
+"""Checks of every adapter: read the library's streams, and build them on others' queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streamkit.testing._conformance.subject import (
 )
 
 _PER_THREAD = 2
-_CLOSE = 0.85  # so like a name of the contract is only one that is misspelled
+_CLOSE = 0.85  # the likeness of a misspelled name of the contract
 
 
 class _ProtocolStream:
@@ -77,7 +77,7 @@ def refuses_strangers(subject: Subject) -> None:
         while strangers:
             subject.refuses(subject.adapter.extract, "extract", strangers.pop())
         del stream
-        gc.collect()  # their streams, before the raw one goes
+        gc.collect()  # the libraries' streams end before the raw one
 
 
 def _is_other(name: str, library: str) -> bool:
@@ -236,7 +236,7 @@ def extract_keeps_alive(subject: Subject) -> None:
 def extract_lets_go(subject: Subject) -> None:
     """Keep nothing of a stream once what ``extract`` returned is dropped."""
     other, stream = subject.make_stream(), subject.make_stream()
-    subject.adapter.extract(other)  # what is made once for a class or a library is no leak
+    subject.adapter.extract(other)  # an object made once for a class or a library is no leak
     before = sys.getrefcount(stream)
     for _ in range(3):
         subject.adapter.extract(stream)

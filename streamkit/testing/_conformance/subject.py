@@ -1,4 +1,4 @@
-"""What each check gets: one library's adapter, and how to use the library."""
+"""The subject of each check: one library's adapter, and how to use the library."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class NotApplicableError(Exception):
 
 
 class Owner:
-    """What a handle depends on: checks look whether it is kept alive, and released."""
+    """An owner of a handle: checks look whether it is kept alive, and released."""
 
 
 def build_owned(build: Callable[[Owner], Any]) -> tuple[Any, Callable[[], Owner | None], str]:
-    """Return what is built for a new owner, a weak reference to the owner, and a description."""
+    """Build an object for a new owner; return it, a weak reference to the owner, and a text."""
     owner = Owner()
     built = build(owner)
     return built, weakref.ref(owner), messages.describe(built)
@@ -87,7 +87,7 @@ class Subject:
         return bool(one == other) and self.handle(one) == self.handle(other)
 
     def refuses(self, read: Callable[[Any], object], function: str, obj: object) -> None:
-        """Require a TypeError of the function for what is not its library's."""
+        """Require a TypeError of the function for objects of other libraries."""
         what = f"{function}({messages.describe(obj)})"
         try:
             read(obj)
@@ -148,7 +148,7 @@ class Subject:
             graphs.discard(handle)
 
     def in_thread(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in another thread with the device current; raise here what it raised."""
+        """Run ``work`` in another thread with the device current; raise its error here."""
         failures: list[BaseException] = []
 
         def run() -> None:
