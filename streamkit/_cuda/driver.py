@@ -118,6 +118,8 @@ class in_context:  # noqa: N801 - used as a function
 
     def __enter__(self) -> None:
         self._before = current_context()
+        if self._before == self._context:
+            return
         try:
             set_context(self._context)
         except BaseException:
@@ -359,7 +361,7 @@ def relax() -> None:
 def _exchange() -> tuple[Callable[[Any], int], Any]:
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
-    return loader.with_gil(_EXCHANGE), ctypes.c_int * 1
+    return loader.with_gil("cuThreadExchangeStreamCaptureMode"), ctypes.c_int * 1
 
 
 def stream_done(stream: int) -> bool:

@@ -331,7 +331,7 @@ class Events(Protocol, metaclass=Group):
 
     @abstractmethod
     def borrow_event(self, handle: int, device: int, owner: object) -> Any:
-        """Return the library's event object on a handle, a ``cudaEvent_t``.
+        """Return the library's event object on a ``handle``, a ``cudaEvent_t``.
 
         The event object has to keep ``owner`` alive.
 
@@ -441,7 +441,7 @@ class Memory(Protocol, metaclass=Group):
         """Return a new array of the same shape and type on a device, not filled."""
 
     def copy_array(self, to: Any, source: Any, stream: Any) -> None:
-        """Copy one of the library's arrays into another. Either can be on the host.
+        """Copy the array ``source`` into ``to``. Either can be on the host.
 
         If the library has a current stream, ``stream`` is that one.
         """
@@ -558,7 +558,7 @@ class Capture(Protocol, metaclass=Group):
         """
 
     def joins_capture(self, stream: Any, mode: str) -> JoinedPart:
-        """Return the part that joins a capture, with the arguments of ``begins_capture``.
+        """Return the part that joins a capture, with ``stream`` and ``mode`` of ``begins_capture``.
 
         For a library that has to know of captures that others begin, one at a time.
         """
@@ -586,7 +586,7 @@ class Capture(Protocol, metaclass=Group):
         """
 
     def explain_capture(self, error: Exception) -> str | None:
-        """Return what to do about an error of the library in a capture, None if unknown."""
+        """Return the remedy for an ``error`` of the library in a capture, None if unknown."""
 
 
 # -- diagnosis --------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ GPU = Cases(
         "examples/02_order_two_streams.py": {
             "reader.wait(writer)": "before reader gets any work, it waits for writer again",
         },
+        "examples/04_without_a_gpu.py": {"worker.wait(loaded)": _NAMES},
     },
 )  # fmt: skip
 

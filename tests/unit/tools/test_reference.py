@@ -13,6 +13,7 @@ import streamkit as sk
 from streamkit import processes, types
 from streamkit._cli import cli  # its commands
 from streamkit._queues import registry  # its rows have the versions
+from streamkit.protocols import adapters  # the contract, whose top speaks for all of it
 from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostEvent, HostStream
 from support.documents import ROOT, blocks
 from support.site import extension
@@ -162,6 +163,12 @@ def told_below(value):
     return re.findall(r'^    (\w+): .+\n    """', source, re.MULTILINE)
 
 
+def told_in_prose(name, value):
+    """Of the contract of adapters: in a function's sentences, or for all at the module's top."""
+    is_contract = value.__module__ == adapters.__name__
+    return re.findall(r"``(\w+)``", adapters.__doc__ + texts()[name]) if is_contract else []
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [pytest.param(*one, id=one[0]) for one in public_callables()]
 )
@@ -172,7 +179,7 @@ def test_each_parameter_is_told_once_and_none_that_is_not_there(name, value):
     own, contract = told(texts()[name]), told(contract_text(name))
     assert len(own) == len(set(own))
     assert set(own) <= parameters
-    assert parameters <= {*own, *contract, *told_below(value)}
+    assert parameters <= {*own, *contract, *told_below(value), *told_in_prose(name, value)}
 
 
 # -- what is told about the libraries ----------------------------------------------------------
