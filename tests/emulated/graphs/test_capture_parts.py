@@ -576,9 +576,9 @@ def test_an_interrupt_at_any_moment_leaves_nothing_capturing(monkeypatch):
         if state != (0, False):
             problems.append((nth, state))
     assert problems == []
-    gc.enable()
     work()
     stream.sync()
+    gc.enable()  # which a holder that stayed does not let it do
 
 
 TELLS_WHETHER_IT_CAPTURES = """
