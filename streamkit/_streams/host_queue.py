@@ -417,8 +417,11 @@ class WorkQueue:
             _engine.polled()
         return self.idle
 
-    def put(self, item: Item) -> None:
-        """Queue an item; RuntimeError if no thread can be started."""
+    def put(self, item: Item, *, wakes: bool = True) -> None:
+        """Queue an item; RuntimeError if no thread can be started.
+
+        An item that cannot run yet need not wake the worker: ``wake`` follows when it can.
+        """
         engine = self.engine
         if engine is not None:
             self._pending.add(item)
@@ -430,7 +433,8 @@ class WorkQueue:
             self._pending.add(item)
             # daemon threads stop at the end of the interpreter
             if self.worker is not None and not sys.is_finalizing():
-                self.worker.bell.ring()
+                if wakes:
+                    self.worker.bell.ring()
                 return
             worker = Worker(self.name, weakref.WeakMethod(self.work))
             try:
@@ -443,6 +447,12 @@ class WorkQueue:
                 raise
             # a destructor that submits may have started one meanwhile: of the two one works
             self.worker = self.worker or worker
+
+    def wake(self) -> None:
+        """Let the worker look for items; one that runs, or ends soon, finds them by itself."""
+        worker = self.worker
+        if worker is not None:
+            worker.bell.ring()
 
     def work(self, worker: Worker, *, ends: bool) -> bool:
         """Run all items in the worker's thread; return whether the worker waits for more items.

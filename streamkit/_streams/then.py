@@ -54,9 +54,9 @@ class Outcome(Future[T]):
     _thread = 0  # the thread that calls the function
     step: object = None  # the step of the function, for recorders
 
-    def __init__(self, end: QueueEnd) -> None:
+    def __init__(self, end: Any) -> None:  # a QueueEnd, which is no public name
         super().__init__()
-        self._end = end
+        self._end: QueueEnd = end
         super().add_done_callback(lambda _: end())  # the first callback, also at a cancellation
         _outcomes.add(self)
 
@@ -223,7 +223,7 @@ def _call_in_step(step: AbstractContextManager[None], function: Callable[[], Any
 class _CudaCall(_ThenCall):
     """A function of a CUDA queue; the dispatcher tells it when the work before it has run."""
 
-    __slots__ = "_failed", "_reached", "_record", "is_foreign"
+    __slots__ = "_failed", "_queue", "_reached", "_record", "is_foreign"
 
     def __init__(
         self, what: Submitted, call: Callable[[], Any], queue: WorkQueue, record: QueueRecord
@@ -231,7 +231,7 @@ class _CudaCall(_ThenCall):
         super().__init__(what, functools.partial(_call_in_context, record.context, call), queue)
         self._record = record  # kept, so that another stream on the queue finds these functions
         self._failed: BaseException | None = None
-        self._reached = Latch()
+        self._queue, self._reached = queue, Latch()
         self.is_foreign = True  # until the GPU has run the work
 
     def tell(self, reached: Reached) -> None:
@@ -240,6 +240,7 @@ class _CudaCall(_ThenCall):
             pass
         self.is_foreign = False
         self._reached.set()
+        self._queue.wake()
 
     def stir(self) -> None:
         """Do nothing, because the thread of the functions wakes soon enough."""
@@ -276,7 +277,7 @@ class CudaThenCalls(WorkQueue):
         with self._lock:  # as in ``HostThenCalls``
             point = points.mark(queue, stream, "then")
             try:
-                self.put(call)
+                self.put(call, wakes=False)  # a thread that wakes takes the GIL from this one
             except RuntimeError as error:  # no thread can be started
                 raise messages.cannot_watch() from error
         if not dispatcher.watch(point, call, None):
