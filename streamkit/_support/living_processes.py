@@ -42,8 +42,8 @@ class LockedFile:
 
     def __init__(self, name: str, flags: int) -> None:
         self._name = name
-        self.descriptor = descriptor = os.open(name, flags | os.O_RDWR | os.O_APPEND, 0o600)
-        _open[descriptor] = self
+        self.descriptor: int = os.open(name, flags | os.O_RDWR | os.O_APPEND, 0o600)
+        _open[self.descriptor] = self
 
     def is_linked(self) -> bool:
         return os.fstat(self.descriptor).st_nlink > 0

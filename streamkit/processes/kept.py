@@ -184,7 +184,7 @@ class Copy:
 
     def __init__(self, context: int, size: int) -> None:
         self._context, self._size = context, size
-        self.address = _take(context, size)
+        self.address: int = _take(context, size)
 
     def __del__(self, spare: deque[tuple[int, int, int]] = _spare) -> None:
         if getattr(self, "address", 0):

@@ -53,14 +53,14 @@ _ask_at = 0.0
 class Mapping:
     """One array's use of an allocation and of its lease; both uses end with this object."""
 
-    is_gone = True
+    is_gone: bool = True
     """Whether there is no such allocation any more."""
 
     def __init__(self, allocation: SharedAllocation, entered: LockedFile) -> None:
         self._allocation, self._entered = allocation, entered
         found = _use(allocation)
         self.is_gone = found is None
-        self.base = found or 0
+        self.base: int = found or 0
         """Its address in this process."""
 
     def __del__(

@@ -15,7 +15,7 @@ class _Here(threading.local):
     """A token for each thread, because a new thread can get the ident of an ended one."""
 
     def __init__(self) -> None:
-        self.token = ThreadToken()
+        self.token: ThreadToken = ThreadToken()
 
 
 class ThreadToken:
@@ -33,7 +33,7 @@ class ThreadToken:
         return self._text
 
 
-here = _Here()
+here: _Here = _Here()
 """``here.token`` is ``this_thread()`` without the call."""
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 CONTAINERS = (tuple, list, set, frozenset, deque)
-NO_ARRAYS = {
+NO_ARRAYS: set[type[Any]] = {
     bool, int, float, complex, str, bytes, slice, type, type(None), types.FunctionType,
     types.BuiltinFunctionType, types.ModuleType,
 }  # fmt: skip

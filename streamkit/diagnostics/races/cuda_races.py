@@ -273,7 +273,8 @@ class Words:
         variables: Mapping[Place | None, Mapping[int, Variable]],
         queue_of: Callable[[CudaQueue], AuditedQueue],
     ) -> None:
-        self._variables, self.queue_of = variables, queue_of
+        self._variables = variables
+        self.queue_of: Callable[[CudaQueue], AuditedQueue] = queue_of
 
     def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
         """Return the call that orders the second piece of work after the first."""

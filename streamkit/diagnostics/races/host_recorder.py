@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from streamkit.diagnostics.races.search import Access
+    from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols import ArrayUse
     from streamkit.protocols.watching import WatchedStep
@@ -46,7 +47,7 @@ class RecordedWork(NamedTuple):
 class RaceRecorder(HostRecorder):
     """Records what all threads give to host streams, with the memory that it uses."""
 
-    shown: ClassVar = {**HostRecorder.shown, "then": "function"}
+    shown: ClassVar[dict[str, Kind]] = {**HostRecorder.shown, "then": "function"}
 
     def __init__(self, arrays: Mapping[str, object], calls: Callable[[], int]) -> None:
         """Take arrays by their names, and a function that counts the calls of the driver so far."""

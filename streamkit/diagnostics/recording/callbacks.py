@@ -48,10 +48,10 @@ class _Here(threading.local):
     """Keeps the system's number of a thread, because each call needs it."""
 
     def __init__(self) -> None:
-        self.thread = _thread.get_native_id()
+        self.thread: int = _thread.get_native_id()
 
 
-here = _Here()
+here: _Here = _Here()
 """``here.thread`` tells threads apart that follow one another, which Python's idents do not."""
 
 
@@ -425,4 +425,4 @@ def _find() -> Any:
     return library
 
 
-subscription = Subscription()
+subscription: Subscription = Subscription()

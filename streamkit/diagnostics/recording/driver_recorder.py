@@ -57,7 +57,7 @@ class DriverRecording:
 
         Without ``of_launches`` the function is not called for launches.
         """
-        self.lost = 0
+        self.lost: int = 0
         """Calls that could not be read."""
         self._place, self._of_launches = place, of_launches
         self._all: list[Any] = []
@@ -78,7 +78,8 @@ class DriverRecording:
 
     def stop(self) -> None:
         """End the recording, and leave nothing behind."""
-        self._end, self.lost = len(self._all), subscription.lost
+        self._end = len(self._all)
+        self.lost = subscription.lost
         identity.unwatch(self._meet)
         subscription.close(self._place)
 

@@ -49,7 +49,7 @@ class Lives:
         self._there: dict[int, Life] = {}  # by their starts, which ``_starts`` has in order
         self._to_come: Counter[int] = Counter()  # how often memory will be made at a start
         self._ask = functools.cache(ask)
-        self.changes = 0
+        self.changes: int = 0
         """The number of allocations that were made or ended so far."""
         made: set[int] = set()
         for step in program:
