@@ -190,6 +190,7 @@ class HostThenCalls(WorkQueue):
 
     def __init__(self, work: WorkQueue) -> None:
         super().__init__(f"{work.name}-then", f"'then' of {work.title}")
+        self._order = locks.new_lock()  # with the queue's own its thread and the caller take turns
 
     def add(
         self,
@@ -206,7 +207,7 @@ class HostThenCalls(WorkQueue):
         call = _ThenCall(what, functools.partial(_call_in_step, step, function), self)
         call.mark, call.future.step = mark, step
         try:
-            with self._lock:  # so that the places in the stream and here have one order
+            with self._order:  # so that the places in the stream and here have one order
                 put(mark)
                 self.put(Wait(mark))
                 self.put(call)
@@ -261,6 +262,10 @@ class CudaThenCalls(WorkQueue):
     is_cuda = True
     gpu_is_late = False  # whether the end of the program has waited for a queue in vain
 
+    def __init__(self, name: str, title: str) -> None:
+        super().__init__(name, title)
+        self._order = locks.new_lock()  # as in ``HostThenCalls``
+
     def finish(self) -> bool:
         """Wait until all functions have been called; the GPU gets one second for all queues."""
         if CudaThenCalls.gpu_is_late and self._is_held():
@@ -274,7 +279,7 @@ class CudaThenCalls(WorkQueue):
     ) -> Outcome[Any]:
         """Have a function called after the queue's work so far; return its future."""
         call = _CudaCall(what, function, self, queue)
-        with self._lock:  # as in ``HostThenCalls``
+        with self._order:  # as in ``HostThenCalls``
             point = points.mark(queue, stream, "then")
             try:
                 self.put(call, wakes=False)  # a thread that wakes takes the GIL from this one
