@@ -42,11 +42,11 @@ def gpu_tests(name):
     return sorted(test.removeprefix("gpu/") for test in tests)
 
 
-def failed(test, record):
-    """Whether a case of that test did not pass in a record."""
+def outcomes(test, record):
+    """What came of the cases of that test in a record that did not pass."""
     file, _, name = test.partition("::")
-    others = record["files"][Path(file).name]["others"].values()
-    return name in {case.partition("[")[0] for cases in others for case in cases}
+    others = record["files"][Path(file).name]["others"]
+    return {one for one, cases in others.items() if name in {c.partition("[")[0] for c in cases}}
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -70,7 +70,11 @@ def test_the_gpu_tests_of_a_table_passed_where_the_record_is_of_this_source(name
     tests = [test for test in gpu_tests(name) if Path(test.partition("::")[0]).name in fresh]
     if not tests:
         pytest.skip("docs/evidence/gpu.json is of another source: run the GPU suite again")
-    assert [test for test in tests if failed(test, record)] == []
+    needs = {"needs two GPUs", "needs a consumer"}  # which the machine of the record had not
+    found = {test: outcomes(test, record) for test in tests}
+    assert {test: seen for test, seen in found.items() if seen - needs} == {}
+    if any(found.values()):
+        pytest.skip("docs/evidence/gpu.json is of a machine without a second GPU, or a consumer")
 
 
 def test_a_consumer_was_tried_or_read():
