@@ -392,7 +392,7 @@ class WorkQueue:
         self.function: Any = None  # the function that runs
         self.turn: Turn | None = None  # the turn that another thread has
         self.thread = 0  # the thread that runs an item
-        self._pending: set[Item] = set()  # items that have not ended
+        self._pending: dict[Item, None] = {}  # items that have not ended, in their order
         self.forks = _forks
 
     @property
@@ -417,42 +417,38 @@ class WorkQueue:
             _engine.polled()
         return self.idle
 
-    def put(self, item: Item, *, wakes: bool = True) -> None:
-        """Queue an item; RuntimeError if no thread can be started.
+    def expect(self, item: Item) -> None:
+        """Note an item that will be put later."""
+        with self._lock:
+            _working.add(self)
+            self._pending[item] = None
 
-        An item that cannot run yet need not wake the worker: ``wake`` follows when it can.
-        """
+    def put(self, item: Item) -> None:
+        """Queue an item; RuntimeError if no thread can be started."""
         engine = self.engine
         if engine is not None:
-            self._pending.add(item)
+            self._pending[item] = None
             engine.put(self, item)
             return
         with self._lock:
             _working.add(self)
             self._items.append(item)
-            self._pending.add(item)
+            self._pending[item] = None
             # daemon threads stop at the end of the interpreter
             if self.worker is not None and not sys.is_finalizing():
-                if wakes:
-                    self.worker.bell.ring()
+                self.worker.bell.ring()
                 return
             worker = Worker(self.name, weakref.WeakMethod(self.work))
             try:
                 worker.start()
             except RuntimeError:  # take the item back, as it would never run
                 self._items.remove(item)
-                self._pending.discard(item)
-                if not self._items:
+                self._pending.pop(item, None)
+                if not self._pending:
                     _working.discard(self)
                 raise
             # a destructor that submits may have started one meanwhile: of the two one works
             self.worker = self.worker or worker
-
-    def wake(self) -> None:
-        """Let the worker look for items; one that runs, or ends soon, finds them by itself."""
-        worker = self.worker
-        if worker is not None:
-            worker.bell.ring()
 
     def work(self, worker: Worker, *, ends: bool) -> bool:
         """Run all items in the worker's thread; return whether the worker waits for more items.
@@ -469,7 +465,8 @@ class WorkQueue:
                     self.function = None
                     if ends:
                         self.worker, self.thread = None, 0
-                    _working.discard(self)
+                    if not self._pending:
+                        _working.discard(self)
                     break
                 ends = False
                 item = self._items.popleft()
@@ -494,7 +491,7 @@ class WorkQueue:
 
     def end_item(self, item: Item) -> None:
         """Note that an item has ended."""
-        self._pending.discard(item)
+        self._pending.pop(item, None)
         if _engine is not None:
             _engine.ended(self)
 
@@ -574,7 +571,7 @@ class WorkQueue:
     def drop(self) -> None:
         """Report the functions that have not ended, and forget them."""
         with self._lock:
-            items = [self.function, *self._items]
+            items = list(self._pending)
             self._items.clear()
         dropped = [item for item in items if isinstance(item, Function) and item.drop()]
         reports.report_dropped([item.what for item in dropped])

@@ -2,7 +2,7 @@
 
 The thread of that queue starts with a function, and ends soon after the last one. A host stream's
 function follows the wait for a mark of the stream, so that an engine can run it too. A CUDA
-stream's is called once the dispatcher has told it that the work before has run; no engine runs it.
+stream's joins its queue when the dispatcher tells that the work before has run; no engine runs it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import functools
 import logging
 import threading
+from concurrent import futures
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -20,7 +21,6 @@ from streamkit._queues import dispatcher, identity, points, trace
 from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
 from streamkit._support import locks, messages, reports, workers
-from streamkit._support.locks import Latch
 from streamkit._support.reports import Failure
 from streamkit.errors import ForkedProcessError
 
@@ -52,13 +52,25 @@ class Outcome(Future[T]):
 
     _failure: Failure | None = None
     _thread = 0  # the thread that calls the function
+    _mark: QueueEnd | None = None  # made by the first wait
     step: object = None  # the step of the function, for recorders
 
-    def __init__(self, end: Any) -> None:  # a QueueEnd, which is no public name
+    def __init__(self, queue: Any) -> None:  # a WorkQueue, which is no public name
         super().__init__()
-        self._end: QueueEnd = end
-        super().add_done_callback(lambda _: end())  # the first callback, also at a cancellation
-        _outcomes.add(self)
+        self._queue: WorkQueue = queue
+
+    @property
+    def _end(self) -> QueueEnd:
+        """The mark that is reached when the future is done, also by a cancellation."""
+        with self._condition:
+            mark = self._mark
+            if mark is None:
+                mark = self._mark = QueueEnd(self._queue)
+                if super().done():
+                    mark()
+                else:  # first, as a callback of the user's may wait for whoever waits here
+                    self._done_callbacks.insert(0, lambda _: mark())  # type: ignore[attr-defined]
+        return mark
 
     def _fail(self, failure: Failure) -> None:
         """Have the future raise the error."""
@@ -66,7 +78,7 @@ class Outcome(Future[T]):
         self.set_exception(failure.error)
 
     def done(self) -> bool:
-        return super().done() or (self._end.engine is not None and self._end.done)
+        return super().done() or (self._queue.engine is not None and self._end.done)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         timeout = messages.in_seconds(timeout, self)
@@ -84,7 +96,7 @@ class Outcome(Future[T]):
         return super().result(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        if self._end.engine is not None:  # an engine runs nothing unless a caller waits
+        if self._queue.engine is not None:  # an engine runs nothing unless a caller waits
             self._end.wait()
         super().add_done_callback(fn)
 
@@ -125,40 +137,26 @@ class Outcome(Future[T]):
         self._fail(Failure(error, self, is_told=True))
 
 
-_outcomes: WeakSet[Outcome[Any]] = WeakSet()
-
-
-def _refuse_all() -> None:
-    for outcome in list(_outcomes):
-        outcome._refuse()  # noqa: SLF001 - the class is public
-
-
-locks.in_child(_refuse_all)
-
-
 # -- the functions ----------------------------------------------------------------------------
 
 
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "future", "mark"
+    __slots__ = "_call", "failed", "future", "mark"
 
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: WorkQueue) -> None:
-        super().__init__(what)
-        self._call = call
+        self.what, self._call = what, call
         self.mark: QueueEnd | None = None  # of a host stream: the item before waits for it
-        self.future: Outcome[Any] = Outcome(QueueEnd(queue))
-
-    def error_before(self) -> Failure | BaseException | None:
-        """Return the error of the work before the function, once that work has run."""
-        return None if self.mark is None else self.mark.failure
+        self.failed: Exception | None = None  # the error of a CUDA stream's work before
+        self.future: Outcome[Any] = Outcome(queue)
 
     def __call__(self) -> None:
         """Call the function, unless its future was cancelled or the work before failed."""
-        future, failed = self.future, None
+        future: Outcome[Any] = self.future
+        failed: Failure | BaseException | None = None
         try:
-            failed = self.error_before()
+            failed = self.failed if self.mark is None else self.mark.failure
             future._thread = threading.get_ident()  # noqa: SLF001 - the class is public
             if not future.set_running_or_notify_cancel():
                 return
@@ -185,7 +183,31 @@ class _ThenCall(Function):
         return not self.future.cancelled() and self.future.cancel()
 
 
-class HostThenCalls(WorkQueue):
+class _ThenCalls(WorkQueue):
+    """The functions given to ``then`` of a stream."""
+
+    def __init__(self, name: str, title: str) -> None:
+        super().__init__(name, title)
+        _all.add(self)
+
+    def futures(self) -> list[Outcome[Any]]:
+        """Return the futures of all functions that have not ended."""
+        return [item.future for item in list(self._pending) if isinstance(item, _ThenCall)]
+
+
+_all: WeakSet[_ThenCalls] = WeakSet()
+
+
+def _refuse_all() -> None:
+    for calls in list(_all):
+        for future in calls.futures():
+            future._refuse()  # noqa: SLF001 - the class is public
+
+
+locks.in_child(_refuse_all)
+
+
+class HostThenCalls(_ThenCalls):
     """The functions given to ``then`` of a host stream."""
 
     def __init__(self, work: WorkQueue) -> None:
@@ -221,74 +243,72 @@ def _call_in_step(step: AbstractContextManager[None], function: Callable[[], Any
         return function()
 
 
-class _CudaCall(_ThenCall):
-    """A function of a CUDA queue; the dispatcher tells it when the work before it has run."""
-
-    __slots__ = "_failed", "_queue", "_reached", "_record", "is_foreign"
-
-    def __init__(
-        self, what: Submitted, call: Callable[[], Any], queue: WorkQueue, record: QueueRecord
-    ) -> None:
-        super().__init__(what, functools.partial(_call_in_context, record.context, call), queue)
-        self._record = record  # kept, so that another stream on the queue finds these functions
-        self._failed: BaseException | None = None
-        self._queue, self._reached = queue, Latch()
-        self.is_foreign = True  # until the GPU has run the work
-
-    def tell(self, reached: Reached) -> None:
-        """Let the function be called; the dispatcher's thread calls this."""
-        for _, self._failed in reached:
-            pass
-        self.is_foreign = False
-        self._reached.set()
-        self._queue.wake()
-
-    def stir(self) -> None:
-        """Do nothing, because the thread of the functions wakes soon enough."""
-
-    def error_before(self) -> BaseException | None:
-        self._reached.wait()
-        return self._failed
-
-    def drop(self) -> bool:
-        is_dropped = super().drop()
-        self.tell([])  # or the functions behind would wait for ever
-        return is_dropped
-
-
-class CudaThenCalls(WorkQueue):
-    """The functions given to ``then`` of a CUDA queue, called with the queue's context current."""
+class CudaThenCalls(_ThenCalls):
+    """The functions given to ``then`` of a CUDA queue, which join when the work before has run."""
 
     is_cuda = True
-    gpu_is_late = False  # whether the end of the program has waited for a queue in vain
-
-    def __init__(self, name: str, title: str) -> None:
-        super().__init__(name, title)
-        self._order = locks.new_lock()  # as in ``HostThenCalls``
-
-    def finish(self) -> bool:
-        """Wait until all functions have been called; the GPU gets one second for all queues."""
-        if CudaThenCalls.gpu_is_late and self._is_held():
-            return False
-        has_finished = super().finish()
-        CudaThenCalls.gpu_is_late |= not has_finished
-        return has_finished
+    _gpu_is_late = False  # whether the end of the program has waited for a queue in vain
 
     def add(
         self, queue: QueueRecord, function: Callable[[], Any], what: Submitted, stream: object
     ) -> Outcome[Any]:
         """Have a function called after the queue's work so far; return its future."""
-        call = _CudaCall(what, function, self, queue)
-        with self._order:  # as in ``HostThenCalls``
-            point = points.mark(queue, stream, "then")
-            try:
-                self.put(call, wakes=False)  # a thread that wakes takes the GIL from this one
-            except RuntimeError as error:  # no thread can be started
-                raise messages.cannot_watch() from error
-        if not dispatcher.watch(point, call, None):
-            call.drop()
+        call = _ThenCall(what, functools.partial(_call_in_context, queue, function), self)
+        point = points.mark(queue, stream, "then")
+        self.expect(call)
+        if not dispatcher.watch(point, self, call):
+            self.end_item(call)
             raise messages.cannot_watch()
         return call.future
+
+    def tell(self, reached: Reached) -> None:
+        """Let functions be called; the dispatcher's thread calls this."""
+        for call, error in reached:
+            call.failed = error
+            try:
+                self.put(call)
+            except RuntimeError:  # no thread can be started: the future raises that
+                call.failed = messages.cannot_watch()
+                call()
+
+    def stir(self) -> None:
+        """Do nothing, because the thread of the functions wakes soon enough."""
+
+    def finish(self) -> bool:
+        """Wait until all functions have been called; the GPU gets one second for all queues.
+
+        False if there were none, or if that may never happen.
+        """
+        had_any = not self.idle
+        while not self.idle:
+            is_late = CudaThenCalls._gpu_is_late and self._is_held()
+            futures.wait(self.futures(), 0 if is_late else reports.PATIENCE)
+            if self._is_held():
+                CudaThenCalls._gpu_is_late = True
+                return False
+        return had_any
+
+    def _is_held(self) -> bool:
+        with self._lock:
+            if self.function is None and not self._items:
+                return not self.idle
+        return super()._is_held()
+
+
+def _call_in_context(queue: QueueRecord, function: Callable[[], Any]) -> Any:
+    """Call the function with the queue's context current, whatever other threads capture.
+
+    The queue's record lives until then, so that another stream on it finds these functions.
+    """
+    if not hasattr(_here, "is_relaxed"):
+        driver.relax()
+        _here.is_relaxed = True
+    if not driver.has_context(queue.context):  # the last function may have left another
+        driver.set_context(queue.context)
+    return function()
+
+
+_here = threading.local()  # says that the thread may call the driver whatever others capture
 
 
 # the dispatcher ends then too, so no function learns any more that its work has run
@@ -303,16 +323,3 @@ def of(queue: QueueRecord) -> CudaThenCalls:
             first.calls = CudaThenCalls("streamkit-then", "'then' of a CUDA stream")
         queue.calls = first.calls
     return queue.calls  # type: ignore[no-any-return]
-
-
-def _call_in_context(context: int, function: Callable[[], Any]) -> Any:
-    """Call the function with the queue's context current, whatever other threads capture."""
-    if not hasattr(_here, "is_relaxed"):
-        driver.relax()
-        _here.is_relaxed = True
-    if not driver.has_context(context):  # the last function may have left another
-        driver.set_context(context)
-    return function()
-
-
-_here = threading.local()  # says that the thread may call the driver whatever others capture

@@ -320,19 +320,6 @@ def test_a_point_has_its_number_before_another_thread_can_record(held, gate, lat
     assert second[0].result(LONG) == 0
 
 
-def test_functions_run_in_the_order_of_their_points_whichever_is_watched_first(
-    held, gate, monkeypatch
-):
-    stream, second = held(), []
-
-    def meanwhile():
-        second.append(stream.then(lambda: first.done()))  # noqa: PLW0108 - there is none yet
-
-    first = late_then(stream, dispatcher, "watch", meanwhile, monkeypatch)
-    gate.open()
-    assert second[0].result(LONG)
-
-
 def test_an_await_is_not_held_back_by_what_is_watched_while_it_looks(held, gate, later):
     """Of several tasks; each looks for a moment itself before it lets the dispatcher watch."""
     stream = held()
