@@ -125,11 +125,9 @@ def sections():
     return found
 
 
-def test_every_example_has_its_section_and_its_card_in_the_gallery():
+def test_every_example_has_its_section_in_the_gallery():
     there = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
     assert set(sections()) == there
-    titles = {section.partition("\n")[0] for section in sections().values()}
-    assert set(re.findall(r"\{grid-item-card\} (.*)", GALLERY)) == titles
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
