@@ -6,8 +6,6 @@ luck. What a program prints is the page's oracle: CuPy or torch has read it from
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 
 import pytest
@@ -21,30 +19,24 @@ ROUNDS = 5
 HEAD = "import cupy\nimport torch\n\nimport streamkit as sk\n"
 SPIN = "torch.cuda._sleep(50_000_000)"  # on torch's current stream, some tens of milliseconds
 ON = "with torch.cuda.stream(torch.cuda.ExternalStream({}.handle)): " + SPIN
-SCOPE, FOLLOW = "sk.use(s, ordered=True)", '    @sk.follow("torch", libraries=["cupy"])\n'
-
-VIEW = [
-    (page, SCOPE.replace("s,", f"{s},"), f"torch.cuda.stream({s}{native})", "torch.mm(", SPIN)
-    for page, s, native in (
-        ("README.md", "s", ""),
-        ("docs/index.md", "s", ""),
-        ("docs/quickstart.md", "theirs", ""),
-        ("docs/guides/torch-cupy.md", "s", ".native"),
-        ("docs/cookbook/cupy-reads-too-early.md", "s", ""),
-    )
-]
+SCOPE, OWN, MM = "sk.use(s, ordered=True)", "torch.cuda.stream(s)", "torch.mm("
+FOLLOW = '    @sk.follow("torch", libraries=["cupy"])\n'
 TORCH_CUPY, COOKBOOK = "docs/guides/torch-cupy.md", "docs/cookbook"
 CASES = [  # page, what is taken away, what stands there then, and before which line spins what
-    *VIEW,
+    ("README.md", SCOPE, OWN, MM, SPIN),
+    ("docs/index.md", SCOPE, OWN, MM, SPIN),
+    ("docs/quickstart.md", SCOPE.replace("s,", "theirs,"), OWN.replace("(s", "(theirs"), MM, SPIN),
+    (TORCH_CUPY, SCOPE, "torch.cuda.stream(s.native)", MM, SPIN),
     (TORCH_CUPY, "producer.wait(consumer)", "pass", "seen.append((y", ON.format("consumer")),
     (TORCH_CUPY, "consumer.wait(producer)", "pass", "torch.mul(", SPIN),
+    (f"{COOKBOOK}/cupy-reads-too-early.md", SCOPE, OWN, MM, SPIN),
     (f"{COOKBOOK}/memory-written-again.md", "s.wait(t)", "pass", "seen.append(", ON.format("t")),
     (f"{COOKBOOK}/gradients-on-another-stream.md", "update.wait(train)", "", "(w * 3)", SPIN),
     (f"{COOKBOOK}/autograd-function.md", FOLLOW, "", "x = torch.full(", SPIN),
 ]
 
 
-def right_rounds(code, prints):
+def right_rounds(code, prints, capsys):
     """Run it, and once before to compile; return how often it printed what the page says."""
     import torch
 
@@ -55,19 +47,18 @@ def right_rounds(code, prints):
         del poison
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            exec(HEAD + code, {"__name__": "page"})  # noqa: S102 - it is the documentation
+        exec(HEAD + code, {"__name__": "page"})  # noqa: S102 - it is the documentation
         torch.cuda.synchronize()
-        right += bool(number) and out.getvalue() == prints
+        right += capsys.readouterr().out == prints and bool(number)
     return right
 
 
-@pytest.mark.parametrize(("page", "call", "without", "line", "spin"), CASES)
-def test_a_program_is_right_and_wrong_without_its_call(page, call, without, line, spin):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[:2]))
+def test_a_program_is_right_and_wrong_without_its_call(case, capsys):
+    page, call, without, line, spin = case
     text = (ROOT / page).read_text(encoding="utf-8")
     (block,) = (one for one in blocks(text) if call in one.code and line in one.code)
     held = re.sub(rf"(?m)^( *)(?=.*{re.escape(line)})", rf"\1{spin}\n\1", block.code)
     assert spin in held
-    assert right_rounds(held, block.prints) == ROUNDS
-    assert right_rounds(held.replace(call, without), block.prints) < ROUNDS
+    assert right_rounds(held, block.prints, capsys) == ROUNDS
+    assert right_rounds(held.replace(call, without), block.prints, capsys) < ROUNDS

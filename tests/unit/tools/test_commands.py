@@ -112,6 +112,5 @@ def test_the_picture_of_a_missing_wait_is_what_the_command_prints(tmp_path, no_d
     asked = lines.index("$ streamkit races train.py")
     (tmp_path / "train.py").write_text("\n".join(lines[1:asked]))
     done = command("races", tmp_path / "train.py")
-    printed = done.stderr.replace(str(tmp_path), "/home/me").strip().splitlines()
-    assert printed == lines[asked + 1 :]
-    assert len(printed) > 5
+    printed = done.stderr.replace(str(tmp_path), "/home/me").strip()
+    assert printed.splitlines() == lines[asked + 1 :]

@@ -164,20 +164,6 @@ def test_the_overview_has_every_public_function_and_member():
     assert not {name for name in members - {"from_handle"} if f"s.{name}" not in OVERVIEW}
 
 
-def test_the_example_of_the_readme_without_a_gpu_runs_when_it_is_pasted(no_driver):
-    """Line by line into a fresh interpreter, where a line that is missing or too many counts."""
-    block, printed = re.search(
-        r"```python\n(import streamkit.*?)```\n\n```text\n(.*?)```", README, re.DOTALL
-    ).groups()
-    assert len([line for line in block.splitlines() if line]) == 10
-    paste = (
-        "import code\nconsole = code.InteractiveConsole()\n"
-        f"for line in {block.splitlines()!r}: more = console.push(line)\nassert not more"
-    )
-    done = run_python("-P", "-c", BLOCKER.format(blocked=ROOTS) + paste)
-    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
-
-
 def test_the_readme_installs_nothing_under_the_name_of_another_project():
     installs = re.findall(r"pip install +('[^']*'|\S+)", README)
     assert "'.[cli]'" in installs

@@ -187,7 +187,7 @@ def test_each_parameter_is_told_once_and_none_that_is_not_there(name, value):
 evidence = extension("evidence")
 
 
-def test_the_readme_has_the_figures_of_the_record_and_is_short_before_who_it_is_for():
+def test_the_readme_has_the_figures_of_the_record_and_is_short():
     table, readme = evidence.end_to_end(), (ROOT / "README.md").read_text(encoding="utf-8")
     assert table in readme, f"this belongs in README.md:\n{table}"
     words = " ".join(readme.split())
