@@ -42,7 +42,7 @@ HOST = Cases(
         *_paths("docs", "md", (
             "quickstart concepts/queues guides/arrays guides/asyncio guides/library "
             "guides/races guides/testing guides/wrong-queue reference/functions "
-            "reference/streams reference/testing cookbook/fails-sometimes cookbook/jupyter"
+            "reference/streams reference/testing cookbook/fails-sometimes"
         )),
     ),
     on_purpose={
@@ -55,7 +55,6 @@ HOST = Cases(
     not_found={
         "README.md": {"sk.use(s, ordered=True)": _BODY},
         "docs/concepts/queues.md": {"b.wait(ready)": _LISTS},
-        "docs/cookbook/jupyter.md": {"sk.use(s, ordered=True)": _BODY},
         "docs/guides/arrays.md": {"sk.handoff(x, reader, after=writer)": _NAMES},
         "docs/guides/asyncio.md": {"s.wait(pool.submit(print, 'loaded'))": "it prints"},
         "docs/guides/library.md": {"mine.wait(side)": _BLOCK, "side.wait(mine)": _BLOCK},
@@ -90,7 +89,7 @@ GPU = Cases(
             "guides/warp guides/wrong-queue reference/functions reference/streams "
             "reference/testing cookbook/cupy-reads-too-early cookbook/memory-written-again "
             "cookbook/two-libraries-at-once cookbook/gradients-on-another-stream "
-            "cookbook/prefetch cookbook/fails-sometimes cookbook/jupyter"
+            "cookbook/prefetch cookbook/fails-sometimes"
         )),
     ),
     on_purpose={
@@ -106,7 +105,6 @@ GPU = Cases(
             "sk.use(s, ordered=True)": _SYNC,
             "reader.wait(theirs)": "nothing is given to reader afterwards",
         },
-        "docs/cookbook/jupyter.md": {"sk.use(s, ordered=True)": _SYNC},
         "docs/cookbook/memory-written-again.md": {"s.wait(t)": _STEPS},
         "docs/cookbook/two-libraries-at-once.md": {
             "sk.handoff(x, second, after=first)":

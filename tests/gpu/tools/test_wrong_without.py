@@ -1,7 +1,6 @@
 """What the pages call wrong without StreamKit: each program with its one call taken away.
 
-In both arms a spin holds the queue whose work has to come first, so that an order is shown, and no
-luck. What a program prints is the page's oracle: CuPy or torch has read it from the device.
+In both arms a spin holds the queue whose work has to come first, so that no luck is shown.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ SPIN = "torch.cuda._sleep(50_000_000)"  # on torch's current stream, some tens o
 ON = "with torch.cuda.stream(torch.cuda.ExternalStream({}.handle)): " + SPIN
 SCOPE, OWN, MM = "sk.use(s, ordered=True)", "torch.cuda.stream(s)", "torch.mm("
 FOLLOW = '    @sk.follow("torch", libraries=["cupy"])\n'
+WORKER = 'with sk.use(stream, libraries=["torch", "cupy"]):'
 TORCH_CUPY, COOKBOOK = "docs/guides/torch-cupy.md", "docs/cookbook"
 CASES = [  # page, what is taken away, what stands there then, and before which line spins what
     ("README.md", SCOPE, OWN, MM, SPIN),
@@ -33,16 +33,26 @@ CASES = [  # page, what is taken away, what stands there then, and before which 
     (f"{COOKBOOK}/memory-written-again.md", "s.wait(t)", "pass", "seen.append(", ON.format("t")),
     (f"{COOKBOOK}/gradients-on-another-stream.md", "update.wait(train)", "", "(w * 3)", SPIN),
     (f"{COOKBOOK}/autograd-function.md", FOLLOW, "", "x = torch.full(", SPIN),
+    (
+        f"{COOKBOOK}/prefetch.md",
+        "sk.handoff(ahead, compute, after=copy)",
+        "ahead",
+        "batch.to(",
+        SPIN,
+    ),
+    (f"{COOKBOOK}/thread-pool.md", WORKER, "if True:", "cupy.full(", ON.format("s")),
 ]
 
 
 def right_rounds(code, prints, capsys):
     """Run it, and once before to compile; return how often it printed what the page says."""
+    import cupy
     import torch
 
     right = 0
     for number in range(ROUNDS + 1):
         # else freed memory could hold the right numbers, of the round before
+        cupy.get_default_memory_pool().free_all_blocks()
         poison = torch.full((1 << 26,), float("nan"), device="cuda")
         del poison
         torch.cuda.synchronize()

@@ -67,12 +67,10 @@ def test_a_block_that_is_pasted_alone_makes_all_that_it_uses(path):
 def test_a_block_of_the_first_pages_can_be_pasted_line_by_line(path):
     """Python's plain prompt ends a compound statement at an empty line, and needs one there."""
     found = [one.code for one in BLOCKS[path.relative_to(ROOT).as_posix()] if "import" in one.code]
-    assert found
-    for code in found:
-        lines, body = [*code.splitlines(), ""], ast.parse(code).body
-        for statement in (one for one in body if hasattr(one, "body")):
-            own = lines[statement.lineno - 1 : statement.end_lineno + 1]
-            assert own.index("") == len(own) - 1
+    statements = [(code, one) for code in found for one in ast.parse(code).body]
+    compound = [(code, one) for code, one in statements if hasattr(one, "body")]
+    own = [[*code.splitlines(), ""][one.lineno - 1 : one.end_lineno + 1] for code, one in compound]
+    assert [lines.index("") for lines in own] == [len(lines) - 1 for lines in own] != []
 
 
 def test_the_guides_program_with_worker_processes(tmp_path):

@@ -39,21 +39,15 @@ def html(found):
     return "".join(page)
 
 
-def test_it_says_what_it_computed(outputs):
-    assert "The mean is 0.2727." in str(outputs[3])
-
-
-def test_a_report_shows_its_sentence_and_its_page(outputs):
-    early, in_order = html(outputs[1]), html(outputs[2])
+def test_reports_show_their_sentence_or_page_and_the_doctor_its_findings(outputs):
+    early, in_order, doctor = (html(outputs[cell]) for cell in (1, 2, 4))
     assert "add reader.wait(writer) before line" in early
     assert in_order.startswith("<p>2 queues were given work.</p><iframe")
+    assert doctor.startswith("<pre")
 
 
-def test_the_doctor_shows_its_findings(outputs):
-    assert html(outputs[4]).startswith("<pre")
-
-
-def test_it_is_committed_with_the_outputs_that_it_has(outputs):
+def test_it_says_what_it_computed_and_is_committed_with_its_outputs(outputs):
+    assert "The mean is 0.2727." in str(outputs[3])
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     saved = [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
     assert texts(saved) == texts(outputs)
