@@ -27,7 +27,7 @@ CASES = [  # page, what is taken away, what stands there then, and before which 
     ("docs/index.md", SCOPE, OWN, MM, SPIN),
     ("docs/quickstart.md", SCOPE.replace("s,", "theirs,"), OWN.replace("(s", "(theirs"), MM, SPIN),
     (TORCH_CUPY, SCOPE, "torch.cuda.stream(s.native)", MM, SPIN),
-    (TORCH_CUPY, "producer.wait(consumer)", "pass", "seen.append((y", ON.format("consumer")),
+    (TORCH_CUPY, "producer.wait(consumer)", "pass", "products.append", ON.format("consumer")),
     (TORCH_CUPY, "consumer.wait(producer)", "pass", "torch.mul(", SPIN),
     (f"{COOKBOOK}/cupy-reads-too-early.md", SCOPE, OWN, MM, SPIN),
     (f"{COOKBOOK}/memory-written-again.md", "s.wait(t)", "pass", "seen.append(", ON.format("t")),
