@@ -40,7 +40,7 @@ intersphinx_mapping = {
 }
 
 myst_enable_extensions = ["colon_fence"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -130,7 +130,7 @@ def write_colours(app: Sphinx) -> None:
 
 
 class Entries(SphinxTransform):
-    """Make phrases of ``docs/searches.toml`` entries of the index, which lead to their sections.
+    """Make phrases of ``docs/searches.toml`` entries of the index, which lead to their answers.
 
     The search alone finds only pages that have all words of a phrase, and leads to a page.
     """
@@ -138,7 +138,7 @@ class Entries(SphinxTransform):
     default_priority = 800  # before 850, at which Sphinx collects the entries of a page
 
     def apply(self, **_: Any) -> None:
-        """Add them to the sections of the page."""
+        """Add them to the sections of the page, or to the page."""
         self.env.note_dependency(str(SEARCHES))
         found = list(self.document.findall(nodes.section))
         sections = {anchor: section for section in found for anchor in section["ids"]}
@@ -146,9 +146,9 @@ class Entries(SphinxTransform):
         for phrase, answer in searches["indexed"].items():
             page, _, anchor = answer.partition("#")
             if page == self.env.docname:
-                if anchor not in sections:
+                if anchor and anchor not in sections:
                     raise ExtensionError(f"{SEARCHES.name}: {page} has no section {anchor}")
-                sections[anchor] += entry(phrase, anchor)
+                (sections[anchor] if anchor else found[0]).append(entry(phrase, anchor))
 
 
 def entry(phrase: str, anchor: str) -> nodes.Node:

@@ -4,14 +4,13 @@
 // where Sphinx shows that of the page alone.
 var Scorer = {
   last: [
-    "changelog", "decisions", "maintain/architecture", "maintain/bounds", "maintain/evidence",
-    "maintain/releasing", "speed", "versions",
+    "changelog", "decisions", "speed", "versions",
   ],
   score: (result) => {
     const [page, title, anchor, , score, , kind] = result;
     if (kind === "index" && anchor) result[1] = `${title} > ${Scorer.section(page, anchor)}`;
-    if (Scorer.last.includes(page)) return score - 1000;
-    if (page === "cookbook" || page === "troubleshooting") return score + 2;
+    if (Scorer.last.includes(page) || page.startsWith("maintain/")) return score - 1000;
+    if (page.startsWith("cookbook/") || page === "troubleshooting") return score + 2;
     return page.startsWith("guides/") ? score + 1 : score;
   },
   section: (page, anchor) => {

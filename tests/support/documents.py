@@ -36,7 +36,8 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PASTED = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "cookbook.md"]
+COOKBOOK = sorted((ROOT / "docs" / "cookbook").glob("*.md"))
+PASTED = [ROOT / "README.md", ROOT / "docs" / "index.md", *COOKBOOK]
 
 
 @dataclass

@@ -40,13 +40,13 @@ HOST = Cases(
         "README.md",
         *_EXAMPLES,
         *_paths("docs", "md", (
-            "quickstart cookbook concepts/queues guides/arrays guides/asyncio guides/library "
+            "quickstart concepts/queues guides/arrays guides/asyncio guides/library "
             "guides/races guides/testing guides/wrong-queue reference/functions "
-            "reference/streams reference/testing"
+            "reference/streams reference/testing cookbook/fails-sometimes"
         )),
     ),
     on_purpose={
-        "docs/cookbook.md": 2,
+        "docs/cookbook/fails-sometimes.md": 1,
         "docs/guides/races.md": 2,
         "docs/guides/testing.md": 1,
         "examples/17_missing_wait.py": 1,
@@ -75,6 +75,7 @@ HOST = Cases(
 _INSIDE = "all arrays of the block are made in it, and used after it "
 _SYNC = f"{_INSIDE}only when the host has waited for its stream"
 _NO_MORE = "all arrays of the block are made in it, and not used after it"
+_STEPS = "the two are of two steps of a loop, so that the line of the first is below the wait"
 _LEGACY = "the legacy stream makes the arrays and reads them, and both streams are blocking"
 _JOIN = "a capture that is not joined fails, so that nothing runs"
 
@@ -83,32 +84,29 @@ GPU = Cases(
         "README.md",
         *_EXAMPLES,
         *_paths("docs", "md", (
-            "index quickstart cookbook concepts/queues concepts/capture guides/arrays "
+            "index quickstart concepts/queues concepts/capture guides/arrays "
             "guides/graphs guides/library guides/races guides/testing guides/torch-cupy "
             "guides/warp guides/wrong-queue reference/functions reference/streams "
-            "reference/testing"
+            "reference/testing cookbook/cupy-reads-too-early cookbook/memory-written-again "
+            "cookbook/two-libraries-at-once cookbook/gradients-on-another-stream "
+            "cookbook/prefetch cookbook/fails-sometimes"
         )),
     ),
     on_purpose={
-        "docs/cookbook.md": 2,
+        "docs/cookbook/fails-sometimes.md": 1,
         "docs/guides/races.md": 4,  # the batch is reported twice: for its fill, and its zeros
         "docs/guides/testing.md": 1,
         "examples/17_missing_wait.py": 1,
     },
     possible={"docs/guides/races.md": 1},  # as on the host
     not_found={
-        "README.md": {
-            "sk.use(s, ordered=True)": _SYNC,
-            "t.wait(s)": "nothing is given to t",
-        },
-        "docs/index.md": {"sk.use(s, ordered=True)": _SYNC},
+        "README.md": {"sk.use(s, ordered=True)": _SYNC},  # of the program without a GPU
         "docs/quickstart.md": {
             "sk.use(s, ordered=True)": _SYNC,
-            "reader.wait(theirs)": "nothing was given to theirs",
+            "reader.wait(theirs)": "nothing is given to reader afterwards",
         },
-        "docs/cookbook.md": {
-            "sk.use(torch.cuda.current_stream(), ordered=True)":
-                "it is the legacy stream, on which torch and CuPy are anyway",
+        "docs/cookbook/memory-written-again.md": {"s.wait(t)": _STEPS},
+        "docs/cookbook/two-libraries-at-once.md": {
             "sk.handoff(x, second, after=first)":
                 "DLPack lets second wait for torch's stream, the legacy one; that waits for first, "
                 "which is blocking",
@@ -135,12 +133,7 @@ GPU = Cases(
                 "the addition is captured, and then the join fails",
             "g.stream.wait(side)": _JOIN,
         },
-        "docs/guides/torch-cupy.md": {
-            "sk.use(s, ordered=True)": _SYNC,
-            "sk.use(producer, ordered=True)": f"{_INSIDE}only by a stream that waits for the event",
-            "consumer.wait(ready)":
-                "DLPack lets consumer wait for torch's stream, which waits for the ordered scope",
-        },
+        "docs/guides/torch-cupy.md": {"producer.wait(consumer)": _STEPS},
         "docs/guides/warp.md": {
             "sk.use(s, ordered=True)":
                 "s is blocking, and the legacy stream has made x; the host waits for s before it "
@@ -163,7 +156,7 @@ GPU = Cases(
 
 ELSEWHERE = {
     "docs/guides/asyncio.md": "host streams alone, so that HOST is enough",
-    "docs/guides/devices.md": "two GPUs: torch's copies between devices order themselves",
+    "docs/cookbook/several-gpus.md": "two GPUs: torch's copies between devices order themselves",
     "docs/why.md": "the first of its blocks has races on purpose, and the host waits for that one",
     "docs/reference/processes.md": "the event is for another process, which races() does not see",
     "examples/11_torchrun.py": "the work is in several processes",

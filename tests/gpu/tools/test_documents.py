@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from support.documents import PAGES, ROOT, blocks, run
+from support.documents import COOKBOOK, PAGES, ROOT, blocks, run
 from support.engines import run_with_children
 from support.libraries import cuda_devices, need
 
@@ -36,9 +36,9 @@ def test_a_recipe_that_needs_more_than_the_libraries_runs_as_a_program(words, tm
             pytest.skip("a consumer that is not installed: a C compiler")
     if words == "jax.dlpack":
         pytest.importorskip("jax")
-    page = ROOT / "docs" / "cookbook.md"
     (recipe,) = (
         block
+        for page in COOKBOOK
         for block in blocks(page.read_text(encoding="utf-8"))
         if "not run" in block.marks and words in block.code
     )

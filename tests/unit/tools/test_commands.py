@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import html
 import re
 import shlex
 
@@ -101,3 +102,15 @@ def test_the_demo_prints_what_its_page_says(no_driver, page):
     assert len(queues) == 1
     assert not agree(page, done.stdout.replace("blur", "sharpen"))
     assert not agree(page, done.stdout.replace("OK", "WRONG"))
+
+
+def test_the_picture_of_a_missing_wait_is_what_the_command_prints(tmp_path, no_driver):
+    svg = (ROOT / "docs" / "pictures" / "race-found.svg").read_text(encoding="utf-8")
+    found = re.findall(r'<text [^>]*y="(\d+)"[^>]*>(.*)</text>', svg)  # none for an empty line
+    rows = {(int(y) - 30) // 19: html.unescape(text) for y, text in found}
+    lines = [rows.get(number, "") for number in range(max(rows) + 1)]
+    asked = lines.index("$ streamkit races train.py")
+    (tmp_path / "train.py").write_text("\n".join(lines[1:asked]))
+    done = command("races", tmp_path / "train.py")
+    printed = done.stderr.replace(str(tmp_path), "/home/me").strip()
+    assert printed.splitlines() == lines[asked + 1 :]

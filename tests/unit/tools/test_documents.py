@@ -13,7 +13,7 @@ import pytest
 import streamkit
 from support import documents
 from support.documents import PAGES, ROOT, blocks
-from support.programs import ROOTS, python
+from support.programs import ROOTS, python, run_python
 
 pytest.importorskip("numpy")
 
@@ -59,10 +59,27 @@ def test_a_block_that_is_pasted_alone_makes_all_that_it_uses(path):
     """Also one for a GPU, which runs in that tier: here its names are looked up."""
     text = path.read_text(encoding="utf-8")
     assert "<!-- hidden" not in text, "a reader does not see it"
-    found = [one for one in blocks(text) if one.language == "python"]
-    assert found
-    for block in found:
+    for block in (one for one in blocks(text) if one.language == "python"):
         assert documents.taken_from_elsewhere(block.code) == set(), f"{path.name}:{block.line + 1}"
+
+
+@pytest.mark.parametrize("path", documents.PASTED[:2], ids=lambda path: path.name)
+def test_a_block_of_the_first_pages_can_be_pasted_line_by_line(path):
+    """Python's plain prompt ends a compound statement at an empty line, and needs one there."""
+    found = [one.code for one in BLOCKS[path.relative_to(ROOT).as_posix()] if "import" in one.code]
+    statements = [(code, one) for code in found for one in ast.parse(code).body]
+    compound = [(code, one) for code, one in statements if hasattr(one, "body")]
+    own = [[*code.splitlines(), ""][one.lineno - 1 : one.end_lineno + 1] for code, one in compound]
+    assert [lines.index("") for lines in own] == [len(lines) - 1 for lines in own] != []
+
+
+def test_the_guides_program_with_worker_processes(tmp_path):
+    """The page is no module that a spawned worker could import: the block is a file here."""
+    (block,) = (one for one in BLOCKS["docs/guides/asyncio.md"] if "multiprocessing" in one.code)
+    script = tmp_path / "service.py"
+    script.write_text(block.code)
+    done = run_python("-W", "error", script)
+    assert (done.stdout, done.stderr) == (block.prints, "")
 
 
 def test_each_block_is_of_a_language_that_is_tested():

@@ -187,9 +187,12 @@ def test_each_parameter_is_told_once_and_none_that_is_not_there(name, value):
 evidence = extension("evidence")
 
 
-def test_the_readme_has_the_whole_program_of_the_record():
+def test_the_readme_has_the_figures_of_the_record_and_is_short():
     table, readme = evidence.end_to_end(), (ROOT / "README.md").read_text(encoding="utf-8")
     assert table in readme, f"this belongs in README.md:\n{table}"
+    words = " ".join(readme.split())
+    assert [figure for figure in evidence.why_not() if figure not in words] == []
+    assert len(readme.partition("## Is it for you?")[0].split()) <= 700
 
 
 def test_the_newest_versions_of_a_library_are_those_of_its_row_and_of_the_records():
