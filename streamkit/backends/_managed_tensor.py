@@ -73,23 +73,26 @@ def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
     one at ``source`` is released, so the owner has to hold the memory.
     """
     given = _ManagedTensor.from_buffer_copy(_ManagedTensor.from_address(source))
-    lengths = c_int64 * given.ndim
-    copies = [
-        pointer and lengths.from_buffer_copy(lengths.from_address(pointer))
-        for pointer in (given.shape, given.strides)  # strides can be NULL
-    ]
-    given.shape, given.strides = [  # not ``if copy``: an array of no lengths is false
-        None if copy is None else ctypes.addressof(copy) for copy in copies
-    ]
+    address = _given(given, _layout_in(given), owner)
     _release(source)
-    given.deleter = ctypes.cast(_deleter, c_void_p)
-    address = ctypes.addressof(given)
-    _lent[address] = given, owner, copies
     try:
         return make(address)
     except BaseException:
         _lent.pop(address, None)  # if it was not given back already
         raise
+
+
+def _given(given: _ManagedTensor | _Plain, layout: Layout, owner: object) -> int:
+    """Return the address of a tensor with this layout, which a library takes over."""
+    lengths = c_int64 * len(layout.shape)
+    shape, strides = lengths(*layout.shape), lengths(*layout.strides)
+    given.data, given.byte_offset, given.ndim = layout.address, 0, len(layout.shape)
+    given.code, given.bits, given.lanes = layout.element
+    given.shape, given.strides = ctypes.addressof(shape), ctypes.addressof(strides)
+    given.deleter = ctypes.cast(_deleter, c_void_p)
+    address = ctypes.addressof(given)
+    _lent[address] = given, owner, [shape, strides]
+    return address
 
 
 def owner_of(array: int) -> Any:
@@ -174,9 +177,12 @@ def layout_of(array: Any) -> Layout:
         return _of_interface(array.__cuda_array_interface__)
     capsule = array.__dlpack__(stream=-1)
     try:
-        tensor: Any = _Plain.from_address(pointer_in(capsule, _PLAIN))
+        return _layout_in(_Plain.from_address(pointer_in(capsule, _PLAIN)))
     except ValueError:
-        tensor = _ManagedTensor.from_address(pointer_in(capsule, _NAME))
+        return _layout_in(_ManagedTensor.from_address(pointer_in(capsule, _NAME)))
+
+
+def _layout_in(tensor: Any) -> Layout:
     lengths = c_int64 * tensor.ndim
     shape = tuple(lengths.from_address(tensor.shape)) if tensor.ndim else ()
     has_strides = tensor.strides and shape
@@ -206,15 +212,8 @@ class DescribedMemory:
 
     def __dlpack__(self, **_: object) -> Any:
         """Return a capsule, for a library that takes it over at once and need not wait."""
-        layout = self._layout
-        lengths = c_int64 * len(layout.shape)
-        shape, strides = lengths(*layout.shape), lengths(*layout.strides)
-        given = _Plain(layout.address, _CUDA, self._device, len(layout.shape), *layout.element)
-        given.shape, given.strides = ctypes.addressof(shape), ctypes.addressof(strides)
-        given.deleter = ctypes.cast(_deleter, c_void_p)
-        address = ctypes.addressof(given)
-        _lent[address] = given, self._owner, [shape, strides]
-        return _new(address, _PLAIN, None)
+        given = _Plain(device_type=_CUDA, device_id=self._device)
+        return _new(_given(given, self._layout, self._owner), _PLAIN, None)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

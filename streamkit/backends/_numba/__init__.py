@@ -24,18 +24,15 @@ LIBRARY = Library(
     colour="#CC79A7",
 )
 
-MLIR = Library(
-    "numba_mlir",
+MLIR = LIBRARY._replace(
+    name="numba_mlir",
     label="numba-cuda-mlir",
     adapter="_numba.numba_cuda_mlir",
     module="numba_cuda_mlir.cuda",
-    mark="LTOIR",
     requirements={12: '"numba-cuda-mlir[cu12]>=0.6"', 13: '"numba-cuda-mlir[cu13]>=0.6"'},
     distribution="numba-cuda-mlir",
     oldest=(0, 6),
     newest=(0, 6),
-    switch=LIBRARY.switch,
-    ignored_switch=LIBRARY.ignored_switch,
     aliases=("numba-cuda-mlir", "numba_cuda_mlir"),
-    colour="#CC79A7",
+    kernels=None,  # their names tell nothing of it
 )

@@ -25,9 +25,9 @@ class NumbaAdapter:
         remembers_handles=False,  # memory of theirs is not bound to streams
     )
 
-    def __init__(self, name: str, cuda: Any, driver: Any, arrays: Any) -> None:
-        self.name = name
-        self._cuda, self._driver, self._arrays = cuda, driver, arrays
+    def __init__(self, name: str, cuda: Any) -> None:
+        self.name, self._cuda = name, cuda
+        self._driver, self._arrays = cuda.cudadrv.driver, cuda.cudadrv.devicearray
 
     def extract(self, obj: Any) -> Queue:
         """Read a stream of theirs, whose handle is an object of cuda.bindings."""

@@ -25,21 +25,14 @@ from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.settings import settings
-from streamkit.protocols import (
-    ArrayLayout,
-    Binding,
-    Finding,
-    LibraryWork,
-    OwnDevice,
-    Queue,
-    Storage,
-    Traits,
-)
+from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
+
+    from streamkit.protocols import Finding
 
 # functions of the adapter too
 __all__ = [

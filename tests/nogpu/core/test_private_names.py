@@ -57,16 +57,6 @@ print(adapter._own_storage(tensor), adapter.record_stream(tensor, None))
     assert said == ["True", "None", "None", "False"]
 
 
-def test_the_version_tells_of_random_numbers_where_torch_has_no_headers(monkeypatch, tmp_path):
-    torch = need("torch")
-    from streamkit.backends._torch import random_numbers  # it imports torch
-
-    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
-    for version, shared in (("2.11.0+cu130", True), ("2.12.0", False), ("2.15.0", False)):
-        monkeypatch.setattr(torch, "__version__", version)
-        assert random_numbers._are_shared() is shared
-
-
 def test_cupys_streams_are_known_without_their_private_base():
     then = """
 from streamkit._queues import registry  # the public calls need a device
