@@ -128,26 +128,7 @@ def test_without_warps_runtime_its_streams_are_found_and_its_scopes_are_right(
 
 
 class Own:
-    """An allocator of the program's."""
-
-    def allocate(self, size_in_bytes):
-        raise NotImplementedError
-
-    def deallocate(self, ptr, size_in_bytes):
-        raise NotImplementedError
-
-
-def test_the_programs_allocator_is_known_without_the_private_name(warp):
-    """A device is asked for by name here, which has no such attribute."""
-    from streamkit.backends._warp import memory  # it warns of the program's allocators
-
-    device, own = warp.get_cuda_device(0), Own()
-    assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is None
-    warp.set_device_allocator(device, own)
-    try:
-        assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is own
-    finally:
-        warp.set_device_allocator(device, None)
+    """What a lent view holds."""
 
 
 def test_a_lent_view_holds_its_array_under_no_name(warp):
