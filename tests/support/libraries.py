@@ -20,8 +20,8 @@ from streamkit._queues import registry  # its rows name the libraries
 
 # library, by the root of its name -> what must be importable, the module `need` returns first
 _KNOWN = {
-    root: tuple(row.module for row in rows)
-    for root, rows in itertools.groupby(registry.LIBRARIES, lambda row: row.name.partition(".")[0])
+    name: tuple(row.module for row in rows)
+    for name, rows in itertools.groupby(registry.LIBRARIES, lambda row: row.name.split(".")[0])
 }
 _KNOWN["numba"] += ("numba_cuda",)  # numba alone brings a numba.cuda of its own
 # these are only in lanes that name them, not in "all"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import weakref
 from types import SimpleNamespace
 
@@ -26,11 +25,8 @@ def library(request):
     """One of the two: its name, its module, and the classes of its streams and events."""
     from cuda.bindings.driver import CUevent, CUstream  # the handles of both
 
-    cuda = need(request.param)
-    own = importlib.import_module({
-        "numba": "numba.cuda.cudadrv.driver",
-        "numba_mlir": "numba_cuda_mlir.numba_cuda.cudadrv.driver",
-    }[request.param])  # fmt: skip
+    cuda, adapter = need(request.param), registry.adapter(request.param)
+    own = adapter._driver
     return SimpleNamespace(
         name=request.param,
         cuda=cuda,
@@ -38,7 +34,7 @@ def library(request):
         Event=own.Event,
         stream=lambda handle: own.Stream(CUstream(handle), external=True),
         event=lambda: own.Event(CUevent(64)),
-        adapter=registry.adapter(request.param),
+        adapter=adapter,
     )
 
 
@@ -57,20 +53,16 @@ def test_a_stream_is_read(library, handle, owned):
         assert read(one) == (handle, None, owned, library.name)
 
 
-def test_streams_and_events_want_a_device_only(library):
+def test_events_are_read_and_they_and_streams_want_a_device_only(library):
     for handle in (0, 1, 2, 123):
         with pytest.raises(sk.NoDeviceError, match="new_stream"):
             sk.wrap(library.stream(handle))
+    found = registry.event_library(library.event())
+    assert (found.adapter.name, found.handle(library.event())) == (library.name, 64)
     with pytest.raises(sk.NoDeviceError):
         sk.wrap_event(library.event())
     with pytest.raises(sk.DeviceMismatchError):
         sk.new_stream("cpu").wait(library.stream(64))
-
-
-def test_an_event_is_read(library):
-    found = registry.event_library(library.event())
-    assert found.adapter.name == library.name
-    assert found.handle(library.event()) == 64
 
 
 def test_what_is_no_stream_is_refused(library):
@@ -89,15 +81,11 @@ def test_what_is_no_stream_is_refused(library):
         sk.wrap_event(library.stream(64))
 
 
-@pytest.mark.parametrize("handle", [1, 2, 64])
-def test_a_stream_is_built(library, handle):
-    built = library.adapter.borrow(Queue(handle, 0))
-    assert type(built) is library.Stream
-    assert int(built.handle) == handle
-    assert built.external
-
-
-def test_what_is_built_keeps_the_queue_alive(library):
+def test_a_stream_is_built_and_keeps_the_queue_alive(library):
+    for handle in (1, 2, 64):
+        built = library.adapter.borrow(Queue(handle, 0))
+        assert (type(built), int(built.handle)) == (library.Stream, handle)
+        assert built.external
     assert keeps_its_queue(library.name)
 
 

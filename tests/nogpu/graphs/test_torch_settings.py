@@ -163,16 +163,15 @@ another = lambda *_: "another"
 for name in LIES:
     assert hasattr(torch._C, name), name  # else this version has it not: look for its new name
     setattr(torch._C, name, another)
-from streamkit.backends._torch import settings  # its calls are chosen as it is imported
+from streamkit.backends._torch import settings as own  # its calls are chosen as it is imported
 
-calls = settings._has_autocast, settings._has_modes, settings._is_cudnn_deterministic
-calls += (settings._precision,)
+calls = own._has_autocast, own._has_modes, own._is_cudnn_deterministic, own._precision
 with torch.no_grad(), torch.autocast("cpu"), torch.device("cpu"):
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.deterministic = True
     torch.set_float32_matmul_precision("high")
     print([call is getattr(torch._C, name) for call, name in zip(calls, NAMES)])
-    print(settings.settings().read())
+    print(own.settings().read())
 """
     program = program.replace("LIES", repr(lies)).replace("NAMES", repr(NAMES))
     private, told = python(program, options=("-W", "ignore")).splitlines()
