@@ -45,6 +45,7 @@ NAMES = {
     "apache-tvm-ffi": "tvm-ffi",
     "numba": "numba-cuda",
     "numba-cuda": "numba-cuda",
+    "numba_mlir": "numba-cuda-mlir",
     "cuda.core": "cuda-core",
     "cuda-core": "cuda-core",
     "cuda.bindings": "cuda-bindings",

@@ -43,6 +43,7 @@ LIBRARIES[:] = [
     _warp.LIBRARY,
     _tvm_ffi.LIBRARY,
     _numba.LIBRARY,
+    _numba.MLIR,
     _rmm.LIBRARY,
     _cuda_python.CORE,
     _cuda_python.BINDINGS,
@@ -178,7 +179,7 @@ def _load_row(name: str) -> Adapter:
         importlib.import_module(row.module)
         if row.stand_in is None:
             module: Any = importlib.import_module(f"streamkit.backends.{row.adapter}")
-            return module  # type: ignore[no-any-return]  # an adapter, as its row says
+            return getattr(module, "adapter", module)  # type: ignore[no-any-return]  # as it says
     except ImportError as error:
         if row.stand_in is None:
             raise loader.not_installed(row.name, error) from error

@@ -16,8 +16,7 @@ from streamkit._support import garbage, messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NAME, _USED = b"dltensor_versioned", b"used_dltensor_versioned"  # names of capsules
-_PLAIN = b"dltensor"  # the name of a capsule without a version
+_NAME, _PLAIN = b"dltensor_versioned", b"dltensor"  # names of capsules; one with a version
 _CUDA, _CUDA_MANAGED = 2, 13  # the device types
 
 
@@ -66,41 +65,23 @@ def _release(address: int) -> None:
         _call_deleter(deleter)(address)
 
 
-def lend(source: int, owner: object, make: Callable[[int], Any]) -> Any:
-    """Return what ``make`` builds of the managed tensor at ``source``, so that it holds ``owner``.
-
-    ``make`` gets the address of another managed tensor on the same memory, and takes it over. The
-    one at ``source`` is released, so the owner has to hold the memory.
-    """
-    given = _ManagedTensor.from_buffer_copy(_ManagedTensor.from_address(source))
-    lengths = c_int64 * given.ndim
-    copies = [
-        pointer and lengths.from_buffer_copy(lengths.from_address(pointer))
-        for pointer in (given.shape, given.strides)  # strides can be NULL
-    ]
-    given.shape, given.strides = [  # not ``if copy``: an array of no lengths is false
-        None if copy is None else ctypes.addressof(copy) for copy in copies
-    ]
-    _release(source)
+def _given(given: _ManagedTensor | _Plain, layout: Layout, owner: object) -> int:
+    """Return the address of a tensor with this layout, which a library takes over."""
+    lengths = c_int64 * len(layout.shape)
+    shape, strides = lengths(*layout.shape), lengths(*layout.strides)
+    given.data, given.byte_offset, given.ndim = layout.address, 0, len(layout.shape)
+    given.code, given.bits, given.lanes = layout.element
+    given.shape, given.strides = ctypes.addressof(shape), ctypes.addressof(strides)
     given.deleter = ctypes.cast(_deleter, c_void_p)
     address = ctypes.addressof(given)
-    _lent[address] = given, owner, copies
-    try:
-        return make(address)
-    except BaseException:
-        _lent.pop(address, None)  # if it was not given back already
-        raise
+    _lent[address] = given, owner, [shape, strides]
+    return address
 
 
-def owner_of(array: int) -> Any:
-    """Return the owner of the lent memory that begins where this managed tensor does.
-
-    The tensor, at the address ``array``, is released. None if no memory that was lent begins there.
-    """
-    start = _start(_ManagedTensor.from_address(array))
-    _release(array)
+def owner_at(address: int) -> Any:
+    """Return the owner of the lent memory that begins there, None if none does."""
     lent = list(_lent.values())
-    return next((owner for given, owner, _ in lent if _start(given) == start), None)
+    return next((owner for given, owner, _ in lent if given.data == address), None)
 
 
 def _start(tensor: _ManagedTensor | _Plain) -> int:
@@ -115,23 +96,10 @@ def _of_python(name: str, *types: Any) -> Callable[..., Any]:
 
 
 _new = _of_python("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_void_p)
-_set_name = _of_python("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, c_char_p)
 pointer_in: Callable[[object, bytes], int] = _of_python(
     "PyCapsule_GetPointer", c_void_p, ctypes.py_object, c_char_p
 )
 """Return the address in a capsule of this name; ValueError if the object is no such capsule."""
-
-
-def taken_from(capsule: object) -> int:
-    """Return the address of the managed tensor in a capsule, which owns it no longer."""
-    address = pointer_in(capsule, _NAME)
-    _set_name(capsule, _USED)
-    return address
-
-
-def as_capsule(address: int) -> Any:
-    """Return a capsule with a managed tensor, for a library that takes it over at once."""
-    return _new(address, _NAME, None)
 
 
 # -- described without a library ------------------------------------------------------------------
@@ -174,9 +142,12 @@ def layout_of(array: Any) -> Layout:
         return _of_interface(array.__cuda_array_interface__)
     capsule = array.__dlpack__(stream=-1)
     try:
-        tensor: Any = _Plain.from_address(pointer_in(capsule, _PLAIN))
+        return _layout_in(_Plain.from_address(pointer_in(capsule, _PLAIN)))
     except ValueError:
-        tensor = _ManagedTensor.from_address(pointer_in(capsule, _NAME))
+        return _layout_in(_ManagedTensor.from_address(pointer_in(capsule, _NAME)))
+
+
+def _layout_in(tensor: Any) -> Layout:
     lengths = c_int64 * tensor.ndim
     shape = tuple(lengths.from_address(tensor.shape)) if tensor.ndim else ()
     has_strides = tensor.strides and shape
@@ -196,25 +167,29 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class DescribedMemory:
-    """Memory of a CUDA device, of which a library makes an array that holds the owner."""
+    """Memory of which a library makes an array that holds the owner."""
 
-    def __init__(self, layout: Layout, device: int, owner: object) -> None:
-        self._layout, self._device, self._owner = layout, device, owner
+    def __init__(self, layout: Layout, device: int, owner: object, kind: int = _CUDA) -> None:
+        """``kind`` is DLPack's type of the device."""
+        self._layout, self._place, self._owner = layout, (kind, device), owner
+
+    def adopted(self, adopt: Callable[[Any], Any]) -> Any:
+        """Return the array that a library makes by ``adopt``; an error lets the owner go."""
+        try:
+            return adopt(self)
+        except BaseException:
+            for address, (_, owner, _) in list(_lent.items()):
+                if owner is self._owner:
+                    _lent.pop(address, None)
+            raise
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CUDA, self._device
+        return self._place
 
     def __dlpack__(self, **_: object) -> Any:
         """Return a capsule, for a library that takes it over at once and need not wait."""
-        layout = self._layout
-        lengths = c_int64 * len(layout.shape)
-        shape, strides = lengths(*layout.shape), lengths(*layout.strides)
-        given = _Plain(layout.address, _CUDA, self._device, len(layout.shape), *layout.element)
-        given.shape, given.strides = ctypes.addressof(shape), ctypes.addressof(strides)
-        given.deleter = ctypes.cast(_deleter, c_void_p)
-        address = ctypes.addressof(given)
-        _lent[address] = given, self._owner, [shape, strides]
-        return _new(address, _PLAIN, None)
+        given = _Plain(None, *self._place)
+        return _new(_given(given, self._layout, self._owner), _PLAIN, None)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -232,12 +207,6 @@ class DescribedMemory:
             "data": (self._layout.address, False),
             "stream": None,
         }
-
-    def forget(self) -> None:
-        """Let the owner go if no library has taken the memory over."""
-        for address, (_, owner, _) in list(_lent.items()):
-            if owner is self._owner:
-                _lent.pop(address, None)
 
 
 # -- DLPack's exchange API ------------------------------------------------------------------------
@@ -284,13 +253,25 @@ class Exchange:
         return handle.value or 0
 
     def lend(self, array: Any, owner: object) -> Any:
-        lent = lend(self._source(array), owner, self._make)
+        """Return another array on the memory, which the owner has to hold."""
+        source = self._source(array)
+        given = _ManagedTensor.from_buffer_copy(_ManagedTensor.from_address(source))
+        address = _given(given, _layout_in(given), owner)
+        _release(source)
+        try:
+            lent = self._make(address)
+        except BaseException:
+            _lent.pop(address, None)  # if it was not given back already
+            raise
         if type(lent) is not type(array):
             raise messages.cannot_lend(array, f"its library makes a {type(lent).__name__} of it")
         return lent
 
     def lent_by(self, array: Any) -> Any:
-        return owner_of(self._source(array))
+        source = self._source(array)
+        start = _start(_ManagedTensor.from_address(source))
+        _release(source)
+        return owner_at(start)
 
     def _source(self, array: Any) -> int:
         source = c_void_p()

@@ -240,11 +240,7 @@ def adapt(
     """Return an array of the library on memory that is kept until the queue has passed its end."""
     loan = keepalive.ArrayLoan(memory, queue)
     described = DescribedMemory(layout, device, loan)
-    try:
-        return driver.call_in(driver.primary_context(device), adopt, described)
-    except BaseException:
-        described.forget()
-        raise
+    return driver.call_in(driver.primary_context(device), described.adopted, adopt)
 
 
 def token_from_bytes(data: bytes) -> ArrayToken | EventToken:

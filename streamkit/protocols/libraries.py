@@ -17,7 +17,7 @@ class Library(NamedTuple):
     label: str
     """The library's name in texts for people."""
     adapter: str
-    """The module of its adapter, below ``streamkit.backends``."""
+    """The module, below ``streamkit.backends``, that is its adapter, or has it as ``adapter``."""
     module: str
     """The module that is loaded if an object of the library exists."""
     mark: str
@@ -69,7 +69,7 @@ class Library(NamedTuple):
     @property
     def root(self) -> str:
         """The root package of the library's types."""
-        return self.name.partition(".")[0]
+        return self.module.partition(".")[0]
 
     def is_module(self, found: object) -> bool:
         """Whether an object is the library's module, not a program's of that name or a stand-in.

@@ -5,6 +5,7 @@ A case says how its library makes a stream and an event and gives a handle, in i
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import pytest
 import streamkit as sk
 from streamkit import testing
 from streamkit._cuda import driver  # how many devices there are
-from support.libraries import LIBRARIES, need
+from support.libraries import LIBRARIES, installed, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,14 +101,12 @@ def warp():
         lambda stream: stream.record_event(),
         not_applicable={
             "bound_told_outside_is_the_threads",
-            # older versions are moved by their public functions, which set the device
-            *(() if warp.__version__.startswith("1.19.") else ("bound_keeps_device",)),
         },
     )
 
 
-def numba():
-    cuda = need("numba")
+def numba(name="numba"):
+    cuda = need(name)
 
     def make_event(stream):
         event = cuda.event()
@@ -210,6 +209,7 @@ CASES = {name: other(name) for name in LIBRARIES if name != "cuda"} | {
     "warp": warp,
     "tvm_ffi": tvm_ffi,
     "numba": numba,
+    **({"numba_mlir": functools.partial(numba, "numba_mlir")} if installed("numba_mlir") else {}),
     "cuda.core": cuda_core,
     "cuda.bindings": cuda_bindings,
     "toylib": toylib,

@@ -18,14 +18,15 @@ import pytest
 
 from streamkit._queues import registry  # its rows name the libraries
 
-# library, by its root package -> what has to be importable, the module that `need` returns first
+# library, by the root of its name -> what must be importable, the module `need` returns first
 _KNOWN = {
-    root: tuple(row.module for row in rows)
-    for root, rows in itertools.groupby(registry.LIBRARIES, lambda row: row.root)
+    name: tuple(row.module for row in rows)
+    for name, rows in itertools.groupby(registry.LIBRARIES, lambda row: row.name.split(".")[0])
 }
 _KNOWN["numba"] += ("numba_cuda",)  # numba alone brings a numba.cuda of its own
-# rmm is only in lanes that name it, not in "all"
-LIBRARIES = {name: modules for name, modules in sorted(_KNOWN.items()) if name != "rmm"}
+# these are only in lanes that name them, not in "all"
+_BY_NAME_ONLY = {"rmm", "numba_mlir"}
+LIBRARIES = {name: found for name, found in sorted(_KNOWN.items()) if name not in _BY_NAME_ONLY}
 
 
 def lane() -> list[str]:

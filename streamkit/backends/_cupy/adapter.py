@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from itertools import repeat
 from operator import call
 from sys import getrefcount
@@ -39,9 +40,12 @@ _get = cupy.cuda.get_current_stream
 # and compatibility mismatch
 _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
-# Read as CuPy does: with the switch, CuPy's kernels for handle 0 run on the per-thread stream.
-_PER_THREAD = bool(int(os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0))
-
+# With CuPy's switch its kernels for handle 0 run on the per-thread stream. CuPy has read the switch
+# as it was imported, and a program may have changed the variable since.
+_stream = sys.modules.get("cupy_backends.cuda.stream")
+_default: Any = getattr(_stream, "get_default_stream_ptr", None)
+_switch = os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0
+_PER_THREAD = bool(int(_switch)) if _default is None else _default() == PER_THREAD
 
 # the second is deprecated, and many programs still use it
 _KINDS = cupy.cuda.Stream, getattr(cupy.cuda, "ExternalStream", cupy.cuda.Stream)

@@ -1,11 +1,14 @@
-"""numba-cuda: the facts that need no import of the library. The adapter is in ``adapter``."""
+"""numba-cuda and numba-cuda-mlir: the facts that need no import of them.
+
+The adapter of both is in ``adapter``.
+"""
 
 from streamkit.protocols.libraries import Library
 
 LIBRARY = Library(
     "numba",
     label="numba-cuda",
-    adapter="_numba.adapter",
+    adapter="_numba.numba_cuda",
     module="numba.cuda",
     mark="LTOIR",  # the numba.cuda of numba itself has none
     requirements={12: '"numba-cuda[cu12]>=0.30.4"', 13: '"numba-cuda[cu13]>=0.30.4"'},
@@ -19,4 +22,17 @@ LIBRARY = Library(
     # of the compilation.
     kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
     colour="#CC79A7",
+)
+
+MLIR = LIBRARY._replace(
+    name="numba_mlir",
+    label="numba-cuda-mlir",
+    adapter="_numba.numba_cuda_mlir",
+    module="numba_cuda_mlir.cuda",
+    requirements={12: '"numba-cuda-mlir[cu12]>=0.6"', 13: '"numba-cuda-mlir[cu13]>=0.6"'},
+    distribution="numba-cuda-mlir",
+    oldest=(0, 6),
+    newest=(0, 6),
+    aliases=("numba-cuda-mlir", "numba_cuda_mlir"),
+    kernels=None,  # their names tell nothing of it
 )

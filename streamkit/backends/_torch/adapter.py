@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,19 +18,21 @@ import torch
 from streamkit._cuda import driver
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
+from streamkit.backends._known_bodies import slow_scopes
 from streamkit.backends._torch import capture
 from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
-from streamkit.backends._torch.private_calls import private_call as _private
 from streamkit.backends._torch.settings import settings
 from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
+
+    from streamkit.protocols import Finding
 
 # functions of the adapter too
 __all__ = [
@@ -142,12 +145,39 @@ def _public_set(stream_id: int, device_index: int, device_type: int) -> None:
     torch.cuda.set_stream(_of_cuda(stream_id, device_index, device_type))
 
 
-_get: Any = _private("_cuda_getCurrentStream", _public_get)
-_set: Any = _private("_cuda_setStream", _public_set)
-_get_handle: Any = _private("_cuda_getCurrentRawStream", None)
-_get_device: Any = _private("_cuda_getDevice", torch.cuda.current_device)
-# This call makes no context on a device without one, as when torch itself puts devices back.
-_set_device: Any = _private("_cuda_maybeExchangeDevice", torch.cuda.set_device)
+_get: Any = _public_get
+_set: Any = _public_set
+_get_device: Any = torch.cuda.current_device
+_set_device: Any = torch.cuda.set_device
+_get_handle: Any = None
+
+# What the functions above call, at a twentieth of their cost, and the stream's handle alone. The
+# fourth makes no context on a device without one, as when torch itself puts devices back.
+_PRIVATE = (
+    "_cuda_getCurrentStream",
+    "_cuda_setStream",
+    "_cuda_getDevice",
+    "_cuda_maybeExchangeDevice",
+    "_cuda_getCurrentRawStream",
+)
+
+
+@functools.cache
+def _try_private_calls() -> None:
+    """Take torch's private functions if they do here and now what the public ones do."""
+    global _get, _set, _get_device, _set_device, _get_handle
+    device = torch.cuda.current_device()
+    stream = torch.cuda.current_stream(device)  # by number: no context is made for the question
+    value = stream.stream_id, stream.device_index, stream.device_type
+    with contextlib.suppress(Exception):  # another torch may lack one, or want other arguments
+        calls = get, move, get_device, set_device, handle = attrgetter(*_PRIVATE)(torch._C)  # noqa: SLF001
+        move(*value)
+        set_device(device)
+        if (get(device), handle(device), get_device()) == (value, stream.cuda_stream, device):
+            _get, _set, _get_device, _set_device, _get_handle = calls
+            return
+    torch.cuda.set_stream(stream)
+
 
 _objects: dict[tuple[int, int, int], Any] = {}  # torch's own streams: few, and never destroyed
 
@@ -157,6 +187,7 @@ def current(device: int) -> Any:
     stream = _objects.get(_get(device)) if _objects else None
     if stream is None:
         _initialise()
+        _try_private_calls()
         stream = torch.cuda.current_stream(None if device == _HERE else device)
         handle = stream.cuda_stream
         if not handle or handle != stream.stream_id:
@@ -483,7 +514,7 @@ def _own_storage(array: Any) -> Any:
     return storage if address is not None and is_own is not None and is_own(address) else None
 
 
-_holders: Any = _private("_storage_Use_Count", None)
+_holders: Any = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 - as torch calls it
 
 
 def storage_of(array: Any) -> Storage:
@@ -549,3 +580,14 @@ def array_like(array: Any, device: int) -> Any:
 
 def copy_array(to: Any, source: Any, stream: Any) -> None:
     to.copy_(source)
+
+
+# -- what doctor says --------------------------------------------------------------------------
+
+
+def diagnose() -> Iterator[Finding]:
+    """Try torch's private functions, if torch has begun to use CUDA."""
+    if torch.cuda.is_initialized():
+        _try_private_calls()
+        if _get is _public_get:
+            yield slow_scopes(name, torch.__version__)

@@ -8,23 +8,13 @@ graph that runs meanwhile draws the numbers of another. A state of its own has i
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from streamkit._support.locks import new_lock
 
-
-def _are_shared() -> bool:
-    try:
-        header = Path(str(torch.__file__)).with_name("include") / "ATen/cuda/CUDAGeneratorImpl.h"
-        return "struct CUDAGeneratorCaptureState" not in header.read_text()
-    except OSError:  # this installation has no headers
-        return tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
-
-
-ARE_SHARED = _are_shared()
+ARE_SHARED = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
 """Whether graphs share that memory, and draw from the default generator alone."""
 
 _lock = new_lock()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 
 from streamkit._support import messages
-from streamkit.backends import _managed_tensor
+from streamkit.backends._managed_tensor import DescribedMemory, layout_of, owner_at
 from streamkit.protocols import Binding, Queue, Traits
 from streamkit.protocols.queues import LEGACY
 
@@ -159,20 +159,14 @@ def array_device(array: Any) -> int | None:
 
 
 def lend(array: Any, owner: object) -> Any:
-    return _managed_tensor.lend(_source(array), owner, _from_managed)
+    kind, device = array.__dlpack_device__()
+    memory = DescribedMemory(layout_of(array), int(device), owner, int(kind))
+    return memory.adopted(tvm_ffi.from_dlpack)
 
 
 def lent_by(array: Any) -> Any:
-    return _managed_tensor.owner_of(_source(array))
+    return owner_at(layout_of(array).address)
 
 
 def adopt(memory: Any) -> Any:
     return tvm_ffi.from_dlpack(memory)
-
-
-def _source(array: Any) -> int:
-    return _managed_tensor.taken_from(array.__dlpack__(max_version=(1, 0)))
-
-
-def _from_managed(address: int) -> Any:
-    return tvm_ffi.from_dlpack(_managed_tensor.as_capsule(address))

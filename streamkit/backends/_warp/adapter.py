@@ -20,6 +20,7 @@ import warp
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
 from streamkit._support.weak_table import WeakTable
+from streamkit.backends._known_bodies import slow_scopes
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
@@ -80,7 +81,7 @@ def borrow(queue: QueueRecord) -> Any:
 
 
 current_context: Any = None
-"""Warp's own call once Warp is initialised, if its version is known."""
+"""Warp's own call once Warp is initialised, if this Warp is known."""
 
 
 @functools.cache
@@ -258,14 +259,8 @@ def copy_array(to: Any, source: Any, stream: Any) -> None:
 
 def diagnose() -> Iterator[Finding]:
     """Read Warp's own tables and the objects that the garbage collector knows."""
-    if current_stream.is_slow():
-        yield Finding(
-            "slow-scopes",
-            f"StreamKit does not know Warp {warp.__version__} from inside, so that entering and "
-            "leaving a scope takes several times as long; what runs where is the same",
-            "Nothing, if that is quick enough; or install warp-lang 1.19, or a newer StreamKit.",
-            name,
-        )
+    if current_stream.native_context() is None:
+        yield slow_scopes(name, warp.__version__)
     yield from _two_views()
     for device in warp.get_cuda_devices():
         if device.has_stream:

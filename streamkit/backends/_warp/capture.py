@@ -22,18 +22,13 @@ from streamkit.backends._warp.current_stream import warp_runtime
 _lock = new_lock()
 
 
-def _options(mode: str) -> dict[str, Any]:
-    modes: Any = getattr(warp, "CaptureMode", None)
-    return {} if modes is None else {"capture_mode": modes[mode.upper()]}
-
-
 class WarpPart:
     def __init__(self, stream: Any, mode: str) -> None:
         self._stream = stream
-        self._options = _options(mode)
+        self._mode = warp.CaptureMode[mode.upper()]
 
     def begin(self) -> None:
-        warp.capture_begin(stream=self._stream, external=True, **self._options)
+        warp.capture_begin(stream=self._stream, external=True, capture_mode=self._mode)
         memory.prepared(self._stream)
 
     def end(self) -> Any:
@@ -61,7 +56,6 @@ def free_deferred() -> None:
     if not hasattr(core, "wp_cuda_graph_begin_capture"):  # in another Warp
         warp.synchronize()
         return
-    mode = [int(option) for option in _options("relaxed").values()]
     graph = ctypes.c_void_p()
     with _lock, garbage.held_back():
         if not memory.wait_for_queues():
@@ -69,7 +63,7 @@ def free_deferred() -> None:
         stream = _private_stream()
         context, handle = stream.device.context, stream.cuda_stream
         try:
-            core.wp_cuda_graph_begin_capture(context, handle, 0, *mode)
+            core.wp_cuda_graph_begin_capture(context, handle, 0, int(warp.CaptureMode.RELAXED))
         finally:  # an interrupt can come when it has begun; without a capture this does nothing
             core.wp_cuda_graph_end_capture(context, handle, ctypes.byref(graph))
         if graph:

@@ -14,6 +14,7 @@ import warp
 
 from streamkit import errors
 from streamkit._support.locks import new_turn_lock, wait_for_turn
+from streamkit.backends._known_bodies import digest
 from streamkit.protocols import Binding
 from streamkit.protocols.queues import here, this_thread
 
@@ -200,7 +201,7 @@ def is_held() -> bool:
 
 
 def native_stream(device: Any) -> int | None:
-    """Return the handle on which Warp's native part launches; None for unknown versions."""
+    """Return the handle on which Warp's native part launches; None for an unknown Warp."""
     if _native() is None:
         return None
     return int(warp_runtime().core.wp_cuda_context_get_stream(device.context) or 0)
@@ -215,10 +216,10 @@ def is_level(stream: object) -> bool:
     return any(level[0] is stream for level in tuple(_levels))
 
 
-# -- Warp's own state, directly where its version is known, else through its public functions ----
+# -- Warp's own state, directly where its functions are known, else through the public ones -------
 
 
-_KNOWN = (1, 19)  # the version of Warp whose own state is known
+_KNOWN = {"c091ef5101c34427"}  # the digests of Warp's functions for it: Warp 1.14 to 1.19
 
 
 class _Public:
@@ -237,10 +238,10 @@ class _Public:
 
 
 def _place(device: Any) -> tuple[Any, Any]:
-    """Return the objects with ``_stream`` and ``default_device``: Warp's own objects in 1.19.
+    """Return the objects with ``_stream`` and ``default_device``: Warp's own ones if it is known.
 
-    In 1.19, setting ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at
-    a quarter of its cost; ``_native_set`` gives the other half.
+    Setting ``_stream`` is the Python half of ``device.set_stream(stream, sync=False)``, at a
+    quarter of its cost; ``_native_set`` gives the other half.
     """
     if _native() is None:
         public = _Public(device)
@@ -258,14 +259,18 @@ def warp_runtime() -> Any:
 
 @functools.cache
 def _native() -> Any:
-    """Return Warp's native functions, for calls that never block; None for unknown versions.
+    """Return Warp's native functions, for calls that never block; None for an unknown Warp.
 
     The functions are called with the GIL held, because where threads enter scopes at once, each
     call that frees the GIL costs a change of threads.
     """
-    if not warp.__version__.startswith(f"{_KNOWN[0]}.{_KNOWN[1]}.") or warp_runtime() is None:
-        return None
+    warp.init()
     try:
+        device, runtime = warp.Device, type(warp_runtime())
+        streams = device.set_stream, device.stream.fget
+        devices = warp.get_device, runtime.get_device, warp.set_device, runtime.set_default_device
+        if digest(*streams, *devices) not in _KNOWN:
+            return None
         native = ctypes.PyDLL(warp_runtime().core._name)
         native.wp_cuda_context_set_stream.restype = None
         native.wp_cuda_context_get_current.restype = ctypes.c_size_t  # 0 for none
@@ -274,14 +279,8 @@ def _native() -> Any:
     return native
 
 
-def is_slow() -> bool:
-    """Whether scopes go through Warp's public functions although Warp is not an older one."""
-    version = tuple(map(int, warp.__version__.split(".")[:2]))
-    return version >= _KNOWN and _native() is None
-
-
 def native_context() -> Callable[[], int] | None:
-    """Return Warp's function that returns the current context; None for unknown versions."""
+    """Return Warp's function that returns the current context; None for an unknown Warp."""
     return getattr(_native(), "wp_cuda_context_get_current", None)
 
 

@@ -260,7 +260,8 @@ def guarded(stream: Any, binding: Binding) -> Binding:
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
 
     def enter(token: Any) -> None:
-        if allocator_of(device) is not None:
+        # the public function tells Warp's own allocator too
+        if getattr(device, "_custom_allocator", None) is not None:
             warn_of_allocator(device)
         enter_it(token)
         watched[lent] = object()
@@ -269,7 +270,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         try:
             if not stays and driver.is_usable():
                 lent.mark()
-            if allocator_of(device) is not None:
+            if getattr(device, "_custom_allocator", None) is not None:
                 warn_of_allocator(device)
         finally:
             leave_it(token)
@@ -388,16 +389,6 @@ def _current_queues() -> list[Lent]:
 
 _managed: Any = getattr(warp, "CudaManagedAllocator", ())  # frees by cudaFree, which waits
 _warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or themselves
-
-
-def allocator_of(device: Any) -> Any:
-    """Return the allocator that the program has set for a device, None if it has set none."""
-    try:
-        return device._custom_allocator  # noqa: SLF001 - the public function tells Warp's own too
-    except AttributeError:  # in another Warp
-        found = warp.get_device_allocator(device)
-        is_warps = type(found).__module__.partition(".")[0] == "warp"
-        return None if is_warps and not isinstance(found, _managed) else found
 
 
 @functools.cache

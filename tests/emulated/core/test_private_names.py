@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import weakref
 
 import pytest
@@ -19,8 +20,6 @@ def state(warp, monkeypatch):
     """Warp's current streams for StreamKit, chosen anew: after the test as before."""
     from streamkit.backends._warp import current_stream  # its roads are chosen there
 
-    if not warp.__version__.startswith("1.19."):
-        pytest.skip("an older Warp takes the public road anyway")
     sk.new_stream().to("warp")
     current_stream._native.cache_clear()
     yield current_stream
@@ -49,14 +48,51 @@ def test_control_a_known_warp_is_no_finding(warp, warp_state, state):
     assert slow_scopes() == []
 
 
-@pytest.mark.parametrize("version", ["1.20.0", "2.0.0.dev1"])
-def test_of_a_newer_warp_the_doctor_says_that_its_scopes_are_slow(
+def python_of_warp(stream):
+    """The functions of Warp's own Python that a scope calls which is not the stream's first."""
+    with stream:
+        pass
+    called = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_globals["__name__"].startswith("warp."):
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        with stream:
+            pass
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+@pytest.mark.parametrize("version", [None, "1.20.0", "2.0.0.dev1"])
+def test_a_scope_calls_nothing_of_warps_python_whatever_the_version(
     warp, warp_state, state, monkeypatch, version
 ):
-    monkeypatch.setattr(warp, "__version__", version)
+    monkeypatch.setattr(warp, "__version__", version or warp.__version__)
+    monkeypatch.setattr(warp.config, "version", warp.__version__)
     check_scopes(warp, warp_state)
+    assert python_of_warp(sk.new_stream(1)) == []
+    assert slow_scopes() == []
+
+
+@pytest.mark.parametrize("name", ["set_stream", "get_device", "set_default_device"])
+def test_a_function_of_warps_that_is_not_the_known_one_is_called(
+    warp, warp_state, state, monkeypatch, name
+):
+    owner = warp.Device if name == "set_stream" else type(state.warp_runtime())
+    known = getattr(owner, name)
+
+    def changed(self, *arguments, **options):
+        return known(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, changed)
+    check_scopes(warp, warp_state)
+    assert name in python_of_warp(sk.new_stream(1))
     (finding,) = slow_scopes()
-    assert version in finding.what
+    assert warp.__version__ in finding.what
 
 
 def test_without_the_native_functions_scopes_take_the_public_road(
@@ -92,26 +128,7 @@ def test_without_warps_runtime_its_streams_are_found_and_its_scopes_are_right(
 
 
 class Own:
-    """An allocator of the program's."""
-
-    def allocate(self, size_in_bytes):
-        raise NotImplementedError
-
-    def deallocate(self, ptr, size_in_bytes):
-        raise NotImplementedError
-
-
-def test_the_programs_allocator_is_known_without_the_private_name(warp):
-    """A device is asked for by name here, which has no such attribute."""
-    from streamkit.backends._warp import memory  # it warns of the program's allocators
-
-    device, own = warp.get_cuda_device(0), Own()
-    assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is None
-    warp.set_device_allocator(device, own)
-    try:
-        assert memory.allocator_of("cuda:0") is memory.allocator_of(device) is own
-    finally:
-        warp.set_device_allocator(device, None)
+    """What a lent view holds."""
 
 
 def test_a_lent_view_holds_its_array_under_no_name(warp):

@@ -20,7 +20,8 @@ from support.gpu.places import (
     working_on,
 )
 from support.gpu.raw import held, idle, make_stream, on_device, sync
-from support.libraries import cuda_devices
+from support.libraries import cuda_devices, need
+from support.programs import python
 
 DEVICES = [
     0,
@@ -565,12 +566,56 @@ def test_a_nested_scope_tells_torchs_two_streams_of_one_handle_apart(three, devi
                 assert torch.current() == before
 
 
+ANOTHER_TORCH = {
+    "the same": ("", False),
+    "a newer one": ("torch.__version__ = '2.16.0'", False),
+    "one name less": ("del calls._cuda_getCurrentRawStream", True),
+    "another handle": ("calls._cuda_getCurrentRawStream = lambda device: 64", True),
+    "other places": ("calls._cuda_setStream = swapped(calls._cuda_setStream)", True),
+}
+
+
+@pytest.mark.parametrize("change", ANOTHER_TORCH)
+def test_torchs_private_calls_are_used_as_long_as_they_do_what_the_public_ones_do(change):
+    """Torch's own public functions go on with each change, by the names of the arguments."""
+    changed, is_public = ANOTHER_TORCH[change]
+    need("torch")
+    said = python(f"""
+import torch
+
+def swapped(move):
+    return lambda device_type, device_index, stream_id: move(
+        stream_id=stream_id, device_index=device_index, device_type=device_type
+    )
+
+calls = torch._C
+{changed}
+import streamkit as sk
+
+first, native = torch.cuda.current_stream(), torch.cuda.Stream()
+for stream in (sk.new_stream(), sk.wrap(native)):
+    with stream, stream:
+        assert torch.cuda.current_stream().cuda_stream == stream.handle
+        inner = sk.new_stream()
+        with inner:
+            assert torch.cuda.current_stream().cuda_stream == inner.handle
+        assert sk.current_stream("torch") == stream
+    assert torch.cuda.current_stream() == first
+from streamkit.backends._torch import adapter  # it says which functions were taken
+
+print(adapter._set is adapter._public_set, adapter._get is adapter._public_get)
+print("slow-scopes" in [one.code for one in sk.doctor().findings])
+""")
+    assert said.split() == [str(is_public)] * 3
+
+
 @pytest.mark.parametrize("state", ["default", "pool", "external"])
 @pytest.mark.parametrize("leave", [leave_by_return, leave_by_exception, leave_by_generator_close])
 def test_torchs_public_calls_do_what_the_private_ones_do(three, device, monkeypatch, leave, state):
     """They are for versions of torch whose private ones are not known."""
     from streamkit.backends._torch import adapter as torch_adapter  # torch's public calls are tried
 
+    sk.current_stream("torch")  # torch's functions are chosen at the first question
     private = torch_adapter._get, torch_adapter._set
     monkeypatch.setattr(torch_adapter, "_get", torch_adapter._public_get)
     monkeypatch.setattr(torch_adapter, "_set", torch_adapter._public_set)

@@ -60,21 +60,24 @@ def test_the_per_thread_default_stream():
     assert read(cupy.cuda.Stream.ptds) == (2, None, False, "cupy")
 
 
-def test_with_per_thread_streams_switched_on_the_null_stream_is_the_per_thread_one():
+@pytest.mark.parametrize(("switched", "later"), [(1, 1), (1, 0), (0, 0), (0, 1)])
+def test_the_null_stream_is_the_default_stream_that_cupy_has_chosen(switched, later):
+    """CuPy reads the switch as it is imported; a program may change the variable afterwards."""
     python(
-        """
+        f"""
 import os
-os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "1"
+os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "{switched}"
 import cupy
+os.environ["CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"] = "{later}"
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import Queue
 class Handle:
     def __cuda_stream__(self):
         return 0, 1
-assert registry.extract(cupy.cuda.Stream.null)[0].handle == 2
+assert registry.extract(cupy.cuda.Stream.null)[0].handle == 2 * {switched}
 assert registry.extract(cupy.cuda.Stream.from_external(Handle()))[0].handle == 1
 borrow = registry.adapter("cupy").borrow
-assert borrow(Queue(1, 0)).ptr == 1
+assert borrow(Queue(1, 0)).ptr == {switched}
 assert borrow(Queue(2, 0)).ptr == 2
 """
     )

@@ -113,12 +113,9 @@ import sys
 import numpy as np, tvm_ffi
 from streamkit.backends import _managed_tensor  # alone: more would keep its module
 
-def make(address):
-    return tvm_ffi.from_dlpack(_managed_tensor.as_capsule(address))
-
 tensor = tvm_ffi.from_dlpack(np.arange(5.0))
-source = _managed_tensor.taken_from(tensor.__dlpack__(max_version=(1, 0)))
-sys.kept = _managed_tensor.lend(source, tensor, make)
+described = _managed_tensor.DescribedMemory(_managed_tensor.layout_of(tensor), 0, tensor, 1)
+sys.kept = described.adopted(tvm_ffi.from_dlpack)
 """,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

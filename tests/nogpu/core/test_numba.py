@@ -1,9 +1,10 @@
-"""numba-cuda, the real one, without a driver."""
+"""numba-cuda and numba-cuda-mlir, the real ones, without a driver."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,24 +12,30 @@ import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.protocols import CurrentStream, Queue
 from support.keepalive import keeps_its_queue
-from support.libraries import need
+from support.libraries import installed, need
 from support.programs import run_program
 
 pytestmark = pytest.mark.versions
 
-need("numba")
-
-from cuda.bindings.driver import CUevent, CUstream  # noqa: E402 - numba-cuda's own handles
-from numba import cuda  # noqa: E402 - only once it is known to be there
-from numba.cuda.cudadrv.driver import Event, Stream  # noqa: E402 - the same
+LIBRARIES = [name for name in ("numba", "numba_mlir") if installed(name)] or ["numba"]
 
 
-class MyStream(Stream):
-    pass
+@pytest.fixture(params=LIBRARIES)
+def library(request):
+    """One of the two: its name, its module, and the classes of its streams and events."""
+    from cuda.bindings.driver import CUevent, CUstream  # the handles of both
 
-
-def stream(handle, kind=Stream):
-    return kind(CUstream(handle), external=True)
+    cuda, adapter = need(request.param), registry.adapter(request.param)
+    own = adapter._driver
+    return SimpleNamespace(
+        name=request.param,
+        cuda=cuda,
+        Stream=own.Stream,
+        Event=own.Event,
+        stream=lambda handle: own.Stream(CUstream(handle), external=True),
+        event=lambda: own.Event(CUevent(64)),
+        adapter=adapter,
+    )
 
 
 def read(obj):
@@ -37,65 +44,58 @@ def read(obj):
 
 
 @pytest.mark.parametrize(("handle", "owned"), [(0, False), (1, False), (2, False), (64, True)])
-@pytest.mark.parametrize("kind", [Stream, MyStream])
-def test_a_stream_is_read(handle, owned, kind):
-    assert read(stream(handle, kind)) == (handle, None, owned, "numba")
+def test_a_stream_is_read(library, handle, owned):
+    class MyStream(library.Stream):
+        pass
+
+    stream = library.stream(handle)
+    for one in (stream, MyStream(stream.handle, external=True)):
+        assert read(one) == (handle, None, owned, library.name)
 
 
-@pytest.mark.parametrize("handle", [0, 1, 2, 123])
-def test_a_stream_wants_a_device_only(handle):
-    with pytest.raises(sk.NoDeviceError, match="new_stream"):
-        sk.wrap(stream(handle))
-
-
-def test_an_event_is_read():
-    library = registry.event_library(Event(CUevent(64)))
-    assert library.adapter.name == "numba"
-    assert library.handle(Event(CUevent(64))) == 64
-
-
-def test_an_event_wants_a_device_only():
+def test_events_are_read_and_they_and_streams_want_a_device_only(library):
+    for handle in (0, 1, 2, 123):
+        with pytest.raises(sk.NoDeviceError, match="new_stream"):
+            sk.wrap(library.stream(handle))
+    found = registry.event_library(library.event())
+    assert (found.adapter.name, found.handle(library.event())) == (library.name, 64)
     with pytest.raises(sk.NoDeviceError):
-        sk.wrap_event(Event(CUevent(64)))
-
-
-@pytest.mark.parametrize(
-    "obj", [Stream, Event, Event(CUevent(64)), cuda, cuda.jit, cuda.jit(lambda: None)], ids=repr
-)
-def test_what_is_no_stream_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
-        sk.wrap(obj)
-
-
-def test_a_stream_is_no_event():
-    with pytest.raises(sk.UnsupportedStreamError):
-        sk.wrap_event(stream(64))
-
-
-def test_a_host_stream_does_not_wait_for_it():
+        sk.wrap_event(library.event())
     with pytest.raises(sk.DeviceMismatchError):
-        sk.new_stream("cpu").wait(stream(64))
+        sk.new_stream("cpu").wait(library.stream(64))
 
 
-@pytest.mark.parametrize("handle", [1, 2, 64])
-def test_a_stream_is_built(handle):
-    built = registry.adapter("numba").borrow(Queue(handle, 0))
-    assert type(built) is Stream
-    assert int(built.handle) == handle
-    assert built.external
+def test_what_is_no_stream_is_refused(library):
+    cuda = library.cuda
+    for obj in (
+        library.Stream,
+        library.Event,
+        library.event(),
+        cuda,
+        cuda.jit,
+        cuda.jit(lambda: None),
+    ):
+        with pytest.raises(sk.UnsupportedStreamError):
+            sk.wrap(obj)
+    with pytest.raises(sk.UnsupportedStreamError):
+        sk.wrap_event(library.stream(64))
 
 
-def test_what_is_built_keeps_the_queue_alive():
-    assert keeps_its_queue("numba")
+def test_a_stream_is_built_and_keeps_the_queue_alive(library):
+    for handle in (1, 2, 64):
+        built = library.adapter.borrow(Queue(handle, 0))
+        assert (type(built), int(built.handle)) == (library.Stream, handle)
+        assert built.external
+    assert keeps_its_queue(library.name)
 
 
-def test_an_event_is_built_which_keeps_its_owner():
+def test_an_event_is_built_which_keeps_its_owner(library):
     class Owner:
         pass
 
     owner = Owner()
-    built = registry.adapter("numba").borrow_event(64, 0, owner)
-    assert type(built) is Event
+    built = library.adapter.borrow_event(64, 0, owner)
+    assert type(built) is library.Event
     assert int(built.handle) == 64
     alive = weakref.ref(owner)
     del owner
@@ -103,17 +103,20 @@ def test_an_event_is_built_which_keeps_its_owner():
     assert alive() is not None
 
 
-@pytest.mark.parametrize("name", ["numba", "numba-cuda", "numba.cuda"])
-def test_it_has_no_current_stream(name):
-    assert not isinstance(registry.adapter(name), CurrentStream)
-    with pytest.raises(sk.UnsupportedStreamError, match=r"s\.to"):
-        sk.current_stream(name)
-    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
-        sk.use(sk.new_stream("cpu"), libraries=[name])
+def test_it_has_no_current_stream(library):
+    assert not isinstance(library.adapter, CurrentStream)
+    row = registry.BY_NAME[library.name]
+    for name in (row.name, *row.aliases):
+        assert registry.adapter(name) is library.adapter
+        with pytest.raises(sk.UnsupportedStreamError, match=r"s\.to"):
+            sk.current_stream(name)
+        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+            sk.use(sk.new_stream("cpu"), libraries=[name])
 
 
 def test_numbas_own_cuda_is_refused_by_name():
     """Without numba-cuda's finder, ``numba.cuda`` is the target that numba has left behind."""
+    need("numba")
     done = run_program("""
         import ctypes, sys
         sys.meta_path = [one for one in sys.meta_path if "numba" not in repr(one).lower()]

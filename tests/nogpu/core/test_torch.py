@@ -189,28 +189,6 @@ def test_of_torchs_errors_those_of_captures_are_explained_and_others_pass():
     assert not capture.names_capture(torch.OutOfMemoryError(full), adapters)
 
 
-@pytest.mark.parametrize(
-    ("version", "is_known"),
-    [
-        ("2.9.1", False),
-        ("2.10.0+cu130", False),
-        ("2.11.0+cu130", True),
-        ("2.15.1a0+git0123abc", True),
-        ("2.16.0.dev20270101", False),
-        ("3.0.0", False),
-    ],
-)
-def test_private_calls_are_those_of_known_versions_only(monkeypatch, version, is_known):
-    from streamkit.backends._torch import adapter as torch_adapter  # versions differ
-
-    monkeypatch.setattr(torch, "__version__", version)
-    public, private = object(), torch._C._get_default_device  # any that there is
-    assert torch_adapter._private("_get_default_device", public) is (
-        private if is_known else public
-    )
-    assert torch_adapter._private("_not_there", public) is public
-
-
 def test_without_the_question_whose_memory_it_is_an_array_is_lent(monkeypatch):
     """A later torch may have another name for it: then torch's allocator gets no array to watch."""
     torch_adapter = registry.adapter("torch")

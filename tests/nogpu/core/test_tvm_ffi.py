@@ -12,10 +12,7 @@ from streamkit._queues import registry  # the public calls need a device
 from streamkit.backends._managed_tensor import (  # a tensor there needs a device
     DescribedMemory,
     Layout,
-    _ManagedTensor,
-    as_capsule,
-    lend,
-    taken_from,
+    layout_of,
 )
 from streamkit.protocols import Queue
 from support.keepalive import keeps_its_queue
@@ -161,27 +158,19 @@ def test_it_has_no_events():
 
 def test_an_array_of_no_axes_is_lent_too():
     owner = Owner()
-    number = tvm_ffi.from_dlpack(DescribedMemory(Layout(4096, (), (), (2, 32, 1)), 0, owner))
-    source = taken_from(number.__dlpack__(max_version=(1, 0)))
-    seen = []
-    lend(source, owner, lambda address: seen.append(ndim_of(address)))
-    assert seen == [0]
+    number = tvm_ffi.from_dlpack(DescribedMemory(Layout(4096, (), (), (2, 32, 1)), 0, "another"))
+    lent = registry.adapter("tvm_ffi").lend(number, owner)
+    assert layout_of(lent) == (4096, (), (), (2, 32, 1))
+    assert registry.adapter("tvm_ffi").array_device(lent) == 0
 
 
 @pytest.mark.parametrize(("kind", "device"), [(2, 1), (13, 1), (1, None), (3, None)])
 def test_memory_of_a_device_is_told_from_memory_of_the_host(kind, device):
     """DLPack counts CUDA 2, what host and CUDA share 13, the host 1, its pinned memory 3."""
-    made = tvm_ffi.from_dlpack(DescribedMemory(Layout(4096, (4,), (1,), (2, 32, 1)), 1, Owner()))
-    address = taken_from(made.__dlpack__(max_version=(1, 0)))
-    _ManagedTensor.from_address(address).device_type = kind
-    tensor = tvm_ffi.from_dlpack(as_capsule(address))
+    memory = DescribedMemory(Layout(4096, (4,), (1,), (2, 32, 1)), 1, Owner(), kind)
+    tensor = tvm_ffi.from_dlpack(memory)
     assert registry.adapter("tvm_ffi").array_device(tensor) == device
 
 
 class Owner:
     """What holds memory."""
-
-
-def ndim_of(address):
-    """The number of axes of a managed tensor: after the version, manager, deleter, flags, data."""
-    return _ManagedTensor.from_address(address).ndim

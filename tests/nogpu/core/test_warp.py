@@ -84,5 +84,5 @@ def test_warp_is_told_the_mode_of_a_capture_that_it_joins():
     from streamkit.backends._warp import capture  # a capture needs a device
 
     for name in ("global", "thread_local", "relaxed"):
-        mode = capture.WarpPart(None, name)._options["capture_mode"]
+        mode = capture.WarpPart(None, name)._mode
         assert mode is warp.CaptureMode[name.upper()]
