@@ -34,9 +34,6 @@ class LoadedLibrary(NamedTuple):
     """The settings of the library that change the results of its calls."""
 
 
-final: tuple[LoadedLibrary, ...] | None = None
-"""The result of ``libraries`` from now on; None while another library could still be loaded."""
-
 _found: tuple[LoadedLibrary, ...] = ()
 _missing: Mapping[str, Callable[[], Adapter]] | None = None
 """A function that loads each adapter whose library is not loaded, by module; None at first."""
@@ -59,18 +56,24 @@ def libraries() -> tuple[LoadedLibrary, ...]:
     return _found
 
 
+def missing() -> tuple[str, ...]:
+    """Return the modules of the libraries that are not loaded, and so not in ``libraries()``."""
+    libraries()
+    return tuple(_missing or ())
+
+
 def found_so_far() -> tuple[LoadedLibrary, ...]:
     """Return the last result of ``libraries``, without loading any, so that destructors may."""
     return _found
 
 
 def _look_again() -> None:
-    global _found, _missing, final  # noqa: PLW0603 - one table for the process
+    global _found, _missing
     with _lock:
-        missing = registry.loaders_with_current() if _missing is None else dict(_missing)
+        others = registry.loaders_with_current() if _missing is None else dict(_missing)
         found = list(_found)
-        for module in [module for module in missing if registry.is_loaded(module)]:
-            adapter = missing.pop(module)()
+        for module in [module for module in others if registry.is_loaded(module)]:
+            adapter = others.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = offered(adapter, CurrentStream.current_context)
                 own_device = offered(adapter, CurrentStream.own_device)
@@ -87,8 +90,7 @@ def _look_again() -> None:
                     )
                 )
         found.sort(key=lambda library: registry.rank(library.name))
-        _found, _missing = tuple(found), missing
-        final = None if missing else _found
+        _found, _missing = tuple(found), others
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:

@@ -1,19 +1,21 @@
 """The scope: one stream current in every loaded library, exactly restored.
 
 A scope adds no wait unless it is ordered. Programs enter scopes in inner loops, so the calls are
-prepared once for a stream. The calls for three libraries are written out besides the loop over
-any number: the loop alone would cost as much as another call.
+prepared once for a stream, and entering is one function, as leaving is (``open_scopes.leave``).
+Both have the calls for three libraries written out: a loop over any number would cost as much as
+another call.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._queues import loaded_libraries, ordering, registry
-from streamkit._queues.open_scopes import leave, stack
+from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave, stack
 from streamkit._support import messages
 from streamkit.protocols import Binding
 
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamkit._queues.identity import Closable
-    from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit.protocols import Adapter
     from streamkit.protocols.queues import QueueRecord
 
 Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
 
-_WRITTEN_OUT = 3
 _NO_DEVICES: dict[str, int] = {}
+_modules = sys.modules.keys()
 
 
 def _yes() -> bool:
@@ -43,8 +44,9 @@ _NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
 class Choice:
     """The part of a scope that depends on the chosen libraries, and not on the stream."""
 
-    def __init__(self, loaded: tuple[LoadedLibrary, ...], libraries: Libraries) -> None:
-        self.loaded = loaded
+    def __init__(self, libraries: Libraries) -> None:
+        self.missing = loaded_libraries.missing()  # first, so that no library is in neither
+        self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
@@ -61,10 +63,9 @@ _choices: dict[Libraries, Choice] = {}
 
 def choose(libraries: Libraries) -> Choice:
     """Return the choice of these libraries, the same object until another library is loaded."""
-    loaded = loaded_libraries.libraries()
     found = _choices.get(libraries)
-    if found is None or found.loaded is not loaded:
-        found = _choices[libraries] = Choice(loaded, libraries)
+    if found is None or found.loaded is not loaded_libraries.libraries():
+        found = _choices[libraries] = Choice(libraries)
     return found
 
 
@@ -79,14 +80,17 @@ class Plan:
         """``view`` gives a library's own object on the stream, whose context is ``context``."""
         choice = choose(libraries)
         self.context, self.names = context, choice.names
-        self.loaded, self.moved, self.trackers = choice.loaded, choice.moved, choice.trackers
+        self.loaded, self.missing = choice.loaded, choice.missing
+        self.moved, self.trackers = choice.moved, choice.trackers
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         bindings = [library.bind(view(library.adapter)) for library in self.moved]
-        bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
+        bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         self.count = len(bindings)
         columns = zip(*bindings, strict=True)
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
-        self.keeps_device, told_outside = map(all, traits)
+        keeps_device, told_outside = map(all, traits)
+        self.previous = None if keeps_device else context
+        """The context to put back, if it was current before."""
         cu = loader.cu
         # the answer of ``ask_context`` while this context is current
         self.answer: object = (
@@ -149,12 +153,13 @@ class Scoped:
     def _view(self, served: Adapter) -> Any:
         """Return the library's own object on this stream."""
 
-    def _new_plan(self, libraries: Libraries) -> Plan:
+    def _plan_now(self, libraries: Libraries) -> Plan:
+        """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
-        if closable is not None:
-            kept: Plan | None = closable.plans.get(libraries)
-            if kept is not None and kept.loaded is loaded_libraries.libraries():
-                return kept
+        plans = self._plans if closable is None else closable.plans
+        kept: Plan | None = plans.get(libraries)
+        if kept is not None and kept.loaded is loaded_libraries.libraries():
+            return kept
         before = driver.current_context()
         try:
             plan = Plan(self._view, queue.context, libraries)
@@ -171,7 +176,7 @@ class Scoped:
                 closable.plans[libraries] = plan
         return plan
 
-    def __enter__(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
+    def __enter__(  # noqa: C901 - the calls of an inner loop, written out
         self,
         key: object = None,
         libraries: Libraries = None,
@@ -182,51 +187,37 @@ class Scoped:
         If a library refuses the stream, everything is put back and its error raised. ``use``
         passes its own options, and itself as the key under which the scope is left.
         """
+        plan = self._plans.get(libraries)  # a closed stream has no plan
+        if plan is None or not _modules.isdisjoint(plan.missing):
+            plan = self._plan_now(libraries)
+        scope = CudaScope()
+        scope.stream, scope.key, scope.plan = self, key or self, plan
         scopes = stack.scopes
-        if scopes and key is None:
-            outer = scopes[-1]
-            if (
-                outer.key is self
-                and self._queue is not None
-                and outer.plan.loaded is (loaded_libraries.final or loaded_libraries.libraries())
-                and outer.plan.is_current()
-            ):
-                outer.again += 1
-                return self
+        if scopes and scopes[-1].plan is plan and plan.is_current():
+            scope.open = NESTED
+            scopes += (scope,)  # no call, after which an interrupt could come while it is open
+            return self
         if loader.is_forked:
             raise messages.forked()
-        plan = self._plans.get(libraries)  # a closed stream has no plan
-        if plan is None or plan.loaded is not (
-            loaded_libraries.final or loaded_libraries.libraries()
-        ):
-            plan = self._new_plan(libraries)
-        if scopes and scopes[-1].plan is plan and plan.is_current():
-            # ``+=`` is no call, after which an interrupt could come while the scope is open
-            scopes += (NestedScope(self, key or self, plan),)
-            return self
-        scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
-        scope.stream = self
-        scope.key = key or self
-        scope.plan = plan
-        scope.again = scope.open = 0
+        scope.open, scope.before = 0, None
         try:
             is_here = plan.moves_trackers and plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - an error of a library: the driver answers then
             is_here = False
         if is_here:
-            scope.previous, scope.devices = plan.context, _NO_DEVICES
+            scope.previous, scope.devices = plan.previous, _NO_DEVICES
         else:
             scope.look()
         try:
             if not is_here:
                 driver.set_context(plan.context)
             if ordered:
-                scope.order()
+                scope.wait_for_others()
             # all are saved before any is moved, so that an interrupt finds what undoes each move
-            if plan.count == _WRITTEN_OUT:
+            if plan.count == WRITTEN_OUT:
                 save_one, save_two, save_three = plan.saves
                 scope.tokens = one, two, three = save_one(), save_two(), save_three()
-                scope.open = _WRITTEN_OUT
+                scope.open = WRITTEN_OUT
                 enter_one, enter_two, enter_three = plan.enters
                 enter_one(one)
                 enter_two(two)
@@ -256,16 +247,26 @@ def _undo(scope: CudaScope, error: BaseException) -> None:
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = ("again", "devices", "key", "open", "plan", "previous", "stream", "tokens")
+    __slots__ = (
+        "before", "devices", "key", "open", "plan", "previous", "stream", "tokens"
+    )  # fmt: skip
 
     stream: Scoped
     key: object
     plan: Plan
-    again: int
-    previous: int  # the context
+    previous: int | None  # the context; None if there is nothing to put back
     devices: dict[str, int]  # the devices that libraries keep beside the context
     tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
-    open: int  # how many of the libraries, from the first on, are still to be left
+    open: int
+    """How many of the libraries, from the first on, are still to be left.
+
+    ``NESTED`` inside a scope of the same stream, where everything is current already.
+    """
+    before: tuple[QueueRecord, list[tuple[QueueRecord, Any]]] | None
+    """Of an ordered scope: its queue, and those for which it waits and which wait for its end.
+
+    Each of these comes with the stream that keeps the queue alive.
+    """
 
     def look(self) -> None:
         """Remember the context, and the devices that libraries keep beside it."""
@@ -273,53 +274,49 @@ class CudaScope:
         trackers = self.plan.trackers
         self.devices = {name: trackers[name].current() for name in trackers}
 
-    def leave(self) -> list[str]:
+    def leave(self, failed: BaseException | None = None) -> list[str]:
         """Put back the libraries in reverse order, then the context; name what could not be.
 
-        Called a second time, it does what is left.
+        Called a second time, it does what is left. ``failed`` is the error with which the last
+        library could not be left.
         """
         plan = self.plan
+        if self.open == NESTED:  # the body may have moved a library away
+            return [] if plan.is_current() else plan.set_current()
         lost: list[str] = []
-        interrupt: BaseException | None = None
+        interrupt = None if failed is None else self._note(failed, lost, None)
         try:
             is_here = not loader.is_forked and plan.ask_context() == plan.answer
         except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             is_here = False
         if not is_here:  # the body may have changed the device
-            self._set_context(plan.context, "of", lost)
-        if self.open == _WRITTEN_OUT == plan.count:
-            leave_one, leave_two, leave_three = plan.leaves
-            one, two, three = self.tokens
-            try:
-                leave_three(three)
-                self.open = 2
-                leave_two(two)
-                self.open = 1
-                leave_one(one)
-                self.open = 0
-            except BaseException as error:  # noqa: BLE001 - the others are restored all the same
-                interrupt = self._note(error, lost, None)
-        while self.open:  # another number of libraries, or one has failed
+            self.set_context(lost)
+        if self.before is not None:
+            self.let_others_wait(lost)
+        while self.open:
             try:
                 plan.leaves[self.open - 1](self.tokens[self.open - 1])
                 self.open -= 1
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost, interrupt)
-        if self.previous is not plan.context or not plan.keeps_device:
-            self._set_context(self.previous, "before", lost)
-            self._restore_devices(lost)
+        if self.previous is not None:
+            self.put_device_back(lost)
         if interrupt is not None:
             raise interrupt
         return lost
 
-    def _set_context(self, context: int, place: str, lost: list[str]) -> None:
+    def set_context(self, lost: list[str], context: int | None = None) -> None:
+        """Make the stream's context current, or another; 0 for none."""
+        wanted = self.plan.context if context is None else context
         try:
-            driver.set_context(context or driver.default_context())
+            driver.set_context(wanted or driver.default_context())
         except errors.StreamKitError as error:
+            place = "of" if context is None else "before"
             lost.append(f"the device {place} {self.stream!r} ({error})")
 
-    def _restore_devices(self, lost: list[str]) -> None:
-        """Put the devices back that libraries keep beside the context, which is back already."""
+    def put_device_back(self, lost: list[str]) -> None:
+        """Put back the context from before, and then the devices that libraries keep beside it."""
+        self.set_context(lost, self.previous)
         for name, device in self.devices.items():
             try:
                 self.plan.trackers[name].restore(device)
@@ -341,68 +338,57 @@ class CudaScope:
             lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
         return interrupt
 
+    # -- an ordered scope, where the context is the stream's
 
-class OrderedScope(CudaScope):
-    """A scope that waits for the libraries' earlier work, and for which their later work waits."""
-
-    __slots__ = ("_before", "_queue")
-
-    def __init__(self, queue: QueueRecord) -> None:
-        self._queue = queue
-        # the queues for which the scope waits, and which wait for the scope's end, each with the
-        # stream that keeps the queue alive
-        self._before: list[tuple[QueueRecord, Any]] = []
-
-    def order(self) -> None:
+    def wait_for_others(self) -> None:
         """Let the queue wait for each library's previous stream, as far as a capture allows.
 
         A wait over the border of a capture would break it. So inside one, the queue's own or that
         of the first library that captures, it waits only for those that take part: a queue outside
         forks from it. CaptureError if it is illegal to ask.
         """
-        queue = self._queue
+        queue = self.stream._live()
         others = loaded_libraries.other_queues(queue, self.plan.moved)
-        own = ordering.capture_of(queue)
-        captures = [ordering.capture_of(other) for other, _ in others]
+        # the libraries' default streams are of the primary context
+        here = queue.context if queue.primary else 0
+        own = ordering.capture_of(queue, here)
+        captures = [ordering.capture_of(other, here) for other, _ in others]
         inside = own or next(filter(None, captures), None)
         if own == 0:
             raise _illegal(queue)
         if 0 in captures and not inside:
             raise _illegal(others[captures.index(0)][0])
-        for index, before in enumerate(others):
+        waited: list[tuple[QueueRecord, Any]] = []
+        self.before = queue, waited
+        for index, other in enumerate(others):
             if captures[index] == inside:
-                ordering.wait_queue(queue, before[0])
-                self._before.append(before)
+                ordering.wait_queue(queue, other[0], False, here)  # noqa: FBT003 - as its parameter
+                waited.append(other)
 
-    def leave(self) -> list[str]:
-        """Let the previous streams wait for the queue, and put everything back."""
-        lost: list[str] = []
+    def let_others_wait(self, lost: list[str]) -> None:
+        """Let the previous streams wait for the queue; note those that cannot."""
+        assert self.before is not None  # noqa: S101 - for type checkers: only then it is called
+        queue, others = self.before
         own: int | None = None
-        for number, (other, _) in enumerate(self._before):
+        here = queue.context if queue.primary and not lost else 0
+        for number, (other, _) in enumerate(others):
             try:
-                own = own if number else ordering.capture_of(self._queue)
-                capture = ordering.capture_of(other)
+                own = own if number else ordering.capture_of(queue, here)
+                capture = ordering.capture_of(other, here)
                 if capture == own:  # else it would take one into the capture of the other
-                    ordering.wait_queue(other, self._queue)
+                    ordering.wait_queue(other, queue, False, here)  # noqa: FBT003 - as above
                 elif own is None and capture == 0:
                     lost.append(f"the order after {self.stream!r} ({_illegal(other)})")
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
-        return lost + super().leave()
 
 
 def _illegal(queue: QueueRecord) -> Exception:
     return messages.illegal_in_capture("an ordered scope", queue, "end the capture first.")
 
 
-class NestedScope:
-    """A scope inside one of the same stream, where everything is current already."""
-
-    __slots__ = ("again", "key", "plan", "stream")
-
-    def __init__(self, stream: Scoped, key: object, plan: Plan) -> None:
-        self.stream, self.key, self.plan, self.again = stream, key, plan, 0
-
-    def leave(self) -> list[str]:
-        """Make this stream current again where the body moved a library away from it."""
-        return [] if self.plan.is_current() else self.plan.set_current()
+def nested(stream: Scoped, key: object, plan: Plan) -> CudaScope:
+    """Return a scope inside one of the same stream, where everything is current already."""
+    scope = CudaScope()
+    scope.stream, scope.key, scope.plan, scope.open = stream, key, plan, NESTED
+    return scope

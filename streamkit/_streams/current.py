@@ -11,7 +11,6 @@ from streamkit._queues import loaded_libraries, open_scopes, registry
 from streamkit._queues.arrays import place_of
 from streamkit._streams import host_stream
 from streamkit._streams.factories import default_stream, from_handle
-from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support import refusals
 from streamkit._support.messages import describe, misplaced_arguments
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Never
 
+    from streamkit._streams.host_stream import HostStream
     from streamkit.protocols import ArrayLike, StreamLike
 
 
@@ -215,11 +215,7 @@ class use:  # noqa: N801 - used as a function
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
         self._is_unentered = False
-        if isinstance(self.stream, HostStream):
-            self.stream._enter(self, is_ordered=self._ordered)  # noqa: SLF001 - ``with stream`` under another key
-        else:
-            self.stream.__enter__(self, self._libraries, self._ordered)
-        return self.stream
+        return self.stream.__enter__(self, self._libraries, self._ordered)
 
     def __call__(self, _: object) -> NoReturn:
         """Raise TypeError: a decorator would hold the stream from the definition on."""
