@@ -114,7 +114,13 @@ def wait_queue(
     one, two = queue.handle, other.handle
     source, target = other.core, queue.core
     mark = None
-    if one != two and source and target and not external and (one > LEGACY < two or current):
+    if (
+        source is not None
+        and target is not None
+        and one != two
+        and not external
+        and (one > LEGACY < two or current)
+    ):
         try:  # ``take_event`` without a call
             event = other.wait_events.pop()
             mark = event.core

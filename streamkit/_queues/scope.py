@@ -76,25 +76,25 @@ class Plan:
     a call.
     """
 
-    def __init__(self, view: Callable[[Adapter], Any], context: int, libraries: Libraries) -> None:
-        """``view`` gives a library's own object on the stream, whose context is ``context``."""
+    def __init__(self, stream: Scoped, queue: QueueRecord, libraries: Libraries) -> None:
         choice = choose(libraries)
-        self.context, self.names = context, choice.names
-        self.loaded, self.missing = choice.loaded, choice.missing
-        self.moved, self.trackers = choice.moved, choice.trackers
+        self.choice, self.context, self.missing = choice, queue.context, choice.missing
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
-        bindings = [library.bind(view(library.adapter)) for library in self.moved]
+        view = stream._view  # noqa: SLF001 - of this module
+        bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         self.count = len(bindings)
         columns = zip(*bindings, strict=True)
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
         keeps_device, told_outside = map(all, traits)
-        self.previous = None if keeps_device else context
+        self.previous = None if keeps_device else self.context
         """The context to put back, if it was current before."""
         cu = loader.cu
         # the answer of ``ask_context`` while this context is current
         self.answer: object = (
-            context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
+            self.context
+            if choice.is_told
+            else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(self.context))
         )
         self.is_current = _all(questions, self.ask_context, self.answer)
         """Tells, inside a scope, whether the context and every library are where it put them."""
@@ -109,7 +109,7 @@ class Plan:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for library, set_current in zip(self.moved, self.setters, strict=False):
+        for library, set_current in zip(self.choice.moved, self.setters, strict=False):
             try:
                 set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
@@ -150,26 +150,29 @@ class Scoped:
         """Return the stream's queue; raises for a closed stream, and one of another thread."""
 
     @abstractmethod
-    def _view(self, served: Adapter) -> Any:
-        """Return the library's own object on this stream."""
+    def _view(self, served: Adapter, queue: QueueRecord | None = None) -> Any:
+        """Return the library's own object on this stream; ``queue`` if its context is current."""
 
     def _plan_now(self, libraries: Libraries) -> Plan:
         """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
         plans = self._plans if closable is None else closable.plans
         kept: Plan | None = plans.get(libraries)
-        if kept is not None and kept.loaded is loaded_libraries.libraries():
+        if kept is not None and kept.choice.loaded is loaded_libraries.libraries():
             return kept
         before = driver.current_context()
         try:
-            plan = Plan(self._view, queue.context, libraries)
-        except BaseException:  # an interrupt can leave the context where a view was being built
+            if before != queue.context:
+                driver.set_context(queue.context)
+            plan = Plan(self, queue, libraries)
+            driver.set_context(before)
+        except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
             raise
         # A plan is not kept if a view is made anew for each scope, nor for a per-thread stream,
         # whose thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
-        if queue.thread is None and plan.names <= views.keys():
+        if queue.thread is None and plan.choice.names <= views.keys():
             if closable is None:
                 self._plans = {**self._plans, libraries: plan}
             else:
@@ -271,7 +274,7 @@ class CudaScope:
     def look(self) -> None:
         """Remember the context, and the devices that libraries keep beside it."""
         self.previous = driver.current_context()
-        trackers = self.plan.trackers
+        trackers = self.plan.choice.trackers
         self.devices = {name: trackers[name].current() for name in trackers}
 
     def leave(self, failed: BaseException | None = None) -> list[str]:
@@ -319,7 +322,7 @@ class CudaScope:
         self.set_context(lost, self.previous)
         for name, device in self.devices.items():
             try:
-                self.plan.trackers[name].restore(device)
+                self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
 
@@ -334,8 +337,10 @@ class CudaScope:
         if interrupt is None and not isinstance(error, Exception):
             return error
         self.open -= 1
-        if self.open < len(self.plan.moved):
-            lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
+        if self.open < len(self.plan.choice.moved):
+            lost.append(
+                f"{self.plan.choice.moved[self.open].name} ({type(error).__name__}: {error})"
+            )
         return interrupt
 
     # -- an ordered scope, where the context is the stream's
@@ -348,7 +353,7 @@ class CudaScope:
         forks from it. CaptureError if it is illegal to ask.
         """
         queue = self.stream._live()
-        others = loaded_libraries.other_queues(queue, self.plan.moved)
+        others = loaded_libraries.other_queues(queue, self.plan.choice.moved)
         # the libraries' default streams are of the primary context
         here = queue.context if queue.primary else 0
         own = ordering.capture_of(queue, here)

@@ -11,7 +11,7 @@ from streamkit._queues import loaded_libraries, open_scopes, registry
 from streamkit._queues.arrays import place_of
 from streamkit._streams import host_stream
 from streamkit._streams.factories import default_stream, from_handle
-from streamkit._streams.stream import CudaStream, wrap
+from streamkit._streams.stream import CudaStream, wrap, wrapped
 from streamkit._support import refusals
 from streamkit._support.messages import describe, misplaced_arguments
 from streamkit.errors import OneQueueError, ScopeError
@@ -207,8 +207,11 @@ class use:  # noqa: N801 - used as a function
         if misplaced:
             raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream
-        is_open = type(given) is CudaStream and given._queue is not None  # noqa: SLF001 - and ours
-        self.stream: CudaStream[Any] | HostStream = given if is_open else wrap(given)
+        if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
+            seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call
+            known = None if seen is None else seen()
+            given = known if known is not None and known._native is given else wrap(given)  # noqa: SLF001 - as above
+        self.stream: CudaStream[Any] | HostStream = given
         self._libraries = None if libraries is None else named(libraries)
         self._ordered = ordered
         self._is_unentered = True
