@@ -139,8 +139,8 @@ def _another_device(found: Queue, queue: QueueRecord) -> Exception:
     )
 
 
-def _default_record(found: Queue) -> QueueRecord:
-    context = driver.current_context() if found.device is None else 0
+def _default_record(found: Queue, current: int = 0) -> QueueRecord:
+    context = (current or driver.current_context()) if found.device is None else 0
     if found.handle != PER_THREAD:
         wanted = context or driver.primary_context(found.device or 0)
         if isinstance(found, NullStream):
@@ -178,10 +178,11 @@ def legacy(device: int) -> QueueRecord:
     return _default_record(Queue(LEGACY, device))
 
 
-def queue_of(native: Any) -> QueueRecord:  # noqa: C901 - the hot path
+def queue_of(native: Any, current: int = 0) -> QueueRecord:  # noqa: C901 - the hot path
     """Return a record of a library's stream, which must outlive the call, as it may have no owner.
 
-    UnsupportedStreamError for an object that is no library's stream.
+    ``current`` is the current context, if the caller knows it. UnsupportedStreamError for an object
+    that is no library's stream.
     """
     attributes = getattr(native, "__dict__", None)
     if attributes:
@@ -196,7 +197,7 @@ def queue_of(native: Any) -> QueueRecord:  # noqa: C901 - the hot path
             attributes["_streamkit_learned"] = found.record
         return found.record
     if found.handle <= PER_THREAD and not isinstance(found, QueueRecord):
-        return _default_record(found)
+        return _default_record(found, current)
     if type(found) is Queue and not found.dies_with_owner:
         number = driver.id_outside_capture(found.handle)
         known = None if number is None else _learned.get(number)

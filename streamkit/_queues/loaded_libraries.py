@@ -56,7 +56,7 @@ def libraries() -> tuple[LoadedLibrary, ...]:
     return _found
 
 
-def missing() -> tuple[str, ...]:
+def not_loaded() -> tuple[str, ...]:
     """Return the modules of the libraries that are not loaded, and so not in ``libraries()``."""
     libraries()
     return tuple(_missing or ())
@@ -70,10 +70,10 @@ def found_so_far() -> tuple[LoadedLibrary, ...]:
 def _look_again() -> None:
     global _found, _missing
     with _lock:
-        others = registry.loaders_with_current() if _missing is None else dict(_missing)
+        missing = registry.loaders_with_current() if _missing is None else dict(_missing)
         found = list(_found)
-        for module in [module for module in others if registry.is_loaded(module)]:
-            adapter = others.pop(module)()
+        for module in [module for module in missing if registry.is_loaded(module)]:
+            adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = offered(adapter, CurrentStream.current_context)
                 own_device = offered(adapter, CurrentStream.own_device)
@@ -90,7 +90,7 @@ def _look_again() -> None:
                     )
                 )
         found.sort(key=lambda library: registry.rank(library.name))
-        _found, _missing = tuple(found), others
+        _found, _missing = tuple(found), missing
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:
@@ -113,7 +113,7 @@ def other_queues(
     found: list[tuple[QueueRecord, Any]] = [(queue, None)]
     for library in libraries:
         native = library.current(queue.device)
-        other = identity.queue_of(native)
+        other = identity.queue_of(native, queue.context)
         for known, _ in found:
             if other is known or (other.handle == known.handle and identity.same(other, known)):
                 break

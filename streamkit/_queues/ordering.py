@@ -44,14 +44,16 @@ def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
     """
     stream = queue.driver_stream
     if stream is None:
-        if queue.handle <= PER_THREAD:
-            if current:
-                return driver.capture_id(queue.handle)
+        if queue.handle <= PER_THREAD and not current:
             return driver.ensure_in(queue.context, driver.capture_id, queue.handle)
-        stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
+        stream = loader.cu.CUstream(queue.handle)
+        if queue.handle > PER_THREAD:
+            queue.driver_stream = stream
     code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
     if code:
-        raise driver.error("cuStreamIsCapturing", code)
+        if queue.handle > LEGACY:
+            raise driver.error("cuStreamIsCapturing", code)
+        return driver.capture_id(LEGACY)  # which tells what the code means
     return driver.active_capture_id(stream) if status else None
 
 

@@ -45,7 +45,7 @@ class Choice:
     """The part of a scope that depends on the chosen libraries, and not on the stream."""
 
     def __init__(self, libraries: Libraries) -> None:
-        self.missing = loaded_libraries.missing()  # first, so that no library is in neither
+        self.missing = loaded_libraries.not_loaded()  # first, so that no library is in neither
         self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
@@ -79,6 +79,7 @@ class Plan:
     def __init__(self, stream: Scoped, queue: QueueRecord, libraries: Libraries) -> None:
         choice = choose(libraries)
         self.choice, self.context, self.missing = choice, queue.context, choice.missing
+        self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
         bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
@@ -158,7 +159,7 @@ class Scoped:
         queue, closable = self._live(), self._closable
         plans = self._plans if closable is None else closable.plans
         kept: Plan | None = plans.get(libraries)
-        if kept is not None and kept.choice.loaded is loaded_libraries.libraries():
+        if kept is not None and kept.loaded is loaded_libraries.libraries():
             return kept
         before = driver.current_context()
         try:
@@ -172,7 +173,7 @@ class Scoped:
         # A plan is not kept if a view is made anew for each scope, nor for a per-thread stream,
         # whose thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
-        if queue.thread is None and plan.choice.names <= views.keys():
+        if queue.thread is None and plan.names <= views.keys():
             if closable is None:
                 self._plans = {**self._plans, libraries: plan}
             else:

@@ -101,8 +101,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             return None
         if not hasattr(self, "_found"):
             return None
-        queue = identity.identify(*self._found, self._native)
+        found, adapter = self._found
+        queue = identity.identify(found, adapter, self._native)
         self._set_queue(queue)
+        self._views = {adapter.name: self._native}  # no owner, so the object hides none
         if queue.id is not None:
             wrapped.put(id(self._native), self)
         return queue

@@ -258,9 +258,10 @@ def guarded(stream: Any, binding: Binding) -> Binding:
     if queue is not None and queue.permanent:  # a library may have said so after the view was made
         lent.stays = True
     device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
+    can_look = hasattr(device, "_custom_allocator")  # ``allocator_of`` without a call
 
     def enter(token: Any) -> None:
-        if allocator_of(device) is not None:
+        if not can_look or device._custom_allocator is not None:  # noqa: SLF001 - see ``allocator_of``
             warn_of_allocator(device)
         enter_it(token)
         watched[lent] = object()
@@ -269,7 +270,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
         try:
             if not stays and driver.is_usable():
                 lent.mark()
-            if allocator_of(device) is not None:
+            if not can_look or device._custom_allocator is not None:  # noqa: SLF001 - as above
                 warn_of_allocator(device)
         finally:
             leave_it(token)
@@ -407,8 +408,8 @@ def warn_of_version() -> None:
 
 def warn_of_allocator(device: Any) -> None:
     """Warn, once, of an allocator that the program has set and that may free too early."""
-    allocator = warp.get_device_allocator(device)
-    if isinstance(allocator, _managed):
+    allocator = allocator_of(device)
+    if allocator is None or isinstance(allocator, _managed):
         return
     number = id(allocator)
     if number not in _warned:
