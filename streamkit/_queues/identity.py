@@ -81,8 +81,9 @@ _known: WeakTable[QueueRecord] = WeakTable()  # id -> record
 _learned: dict[int, QueueRecord] = {}  # id -> record without an owner, the last ones
 _MOST_LEARNED = 256
 _legacy: dict[int, QueueRecord] = {}  # primary context -> its legacy stream
-watchers: tuple[Callable[[QueueRecord], object], ...] = ()
-"""Functions that are called with every queue that is met, see ``watch``."""
+watchers: list[Callable[[QueueRecord], object]] = []
+"""Functions that are called with every queue that is met, while it surely is alive."""
+watch, unwatch = watchers.append, watchers.remove
 lock = new_lock()
 """Held while records and views of queues change."""
 
@@ -126,7 +127,7 @@ def identify(  # noqa: C901 - each first use of a stream comes here
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
             with contextlib.suppress(Exception):  # owners may refuse attributes
                 owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
-    for watcher in watchers:
+    for watcher in (*watchers,):
         watcher(queue)
     return queue
 
@@ -307,19 +308,16 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
     may_keep = not traits.hides_owners
     if native is not None and registry.stream_types.get(type(native)) is served:
         return native, may_keep
-    found = queue.view(served.name) if queue.views else None
-    if found is not None:
-        return found, may_keep
-    if not queue.primary and not traits.any_context:
-        raise messages.library_cannot_take(
-            served.name,
-            "a stream of another context than the device's primary one",
-            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
-        )
     with lock:
-        found = queue.view(served.name) if queue.views else None  # another thread's, meanwhile
+        found = queue.view(served.name) if queue.views else None
         if found is not None:
             return found, may_keep
+        if not queue.primary and not traits.any_context:
+            raise messages.library_cannot_take(
+                served.name,
+                "a stream of another context than the device's primary one",
+                "it runs in the primary one. Order its own stream after this one: t.wait(s)",
+            )
         # building it may initialise the library's device
         call = driver.ensure_in if is_here else driver.call_in
         made = call(queue.context, served.borrow, queue)
@@ -368,22 +366,8 @@ def register(queue: QueueRecord) -> None:
     """Complete the record of a stream that was just created here."""
     queue.context, queue.id = driver.primary_context(queue.device), driver.stream_id(queue.handle)
     _known.first(queue.id, queue)
-    for watcher in watchers:
+    for watcher in (*watchers,):
         watcher(queue)
-
-
-def watch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Call ``watcher`` with every queue that is met from now on, while it surely is alive."""
-    global watchers  # noqa: PLW0603 - one list for the process
-    with lock:
-        watchers = (*watchers, watcher)
-
-
-def unwatch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Call that watcher no more."""
-    global watchers  # noqa: PLW0603 - one list for the process
-    with lock:
-        watchers = tuple(one for one in watchers if one != watcher)
 
 
 def living() -> list[QueueRecord]:

@@ -67,7 +67,7 @@ def leave(  # noqa: C901 - the calls of an inner loop, written out
     if scope.open == WRITTEN_OUT:  # as ``scope.leave()``, whose call would cost as much as the rest
         try:
             try:
-                is_here = not loader.is_forked and plan.ask_context() == plan.answer
+                is_here = not loader.is_forked and plan.ask_context() == plan.context
             except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
                 is_here = False
             if not is_here:

@@ -44,16 +44,17 @@ def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
     """
     stream = queue.driver_stream
     if stream is None:
-        if queue.handle <= PER_THREAD and not current:
-            return driver.ensure_in(queue.context, driver.capture_id, queue.handle)
-        stream = loader.cu.CUstream(queue.handle)
-        if queue.handle > PER_THREAD:
-            queue.driver_stream = stream
+        if queue.handle <= PER_THREAD:
+            call = driver.capture_id
+            return (
+                call(queue.handle)
+                if current
+                else driver.ensure_in(queue.context, call, queue.handle)
+            )
+        stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
     code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
     if code:
-        if queue.handle > LEGACY:
-            raise driver.error("cuStreamIsCapturing", code)
-        return driver.capture_id(LEGACY)  # which tells what the code means
+        raise driver.error("cuStreamIsCapturing", code)
     return driver.active_capture_id(stream) if status else None
 
 
@@ -116,13 +117,8 @@ def wait_queue(
     one, two = queue.handle, other.handle
     source, target = other.core, queue.core
     mark = None
-    if (
-        source is not None
-        and target is not None
-        and one != two
-        and not external
-        and (one > LEGACY < two or current)
-    ):
+    is_plain = one != two and not external and (one > LEGACY < two or current)
+    if is_plain and source is not None and target is not None:
         try:  # ``take_event`` without a call
             event = other.wait_events.pop()
             mark = event.core

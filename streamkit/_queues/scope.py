@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from streamkit.protocols.queues import QueueRecord
 
 Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
+Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' devices beside it
 
-_NO_DEVICES: dict[str, int] = {}
 _modules = sys.modules.keys()
 
 
@@ -51,11 +51,9 @@ class Choice:
         self.names = frozenset(one.name for one in self.moved)
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
         self.moves_trackers = self.trackers.keys() <= self.names
-        # The last library answers for the current context at the least cost, because Warp's call
-        # keeps the GIL. Comparing the driver's answer costs two thirds of ``current_context``.
+        # the last library tells the context at the least cost, because Warp's call keeps the GIL
         told = [library.context for library in loaded if library.context is not None]
-        self.is_told = bool(told)
-        self.ask_context: Callable[[], object] = told[-1] if told else loader.cu.cuCtxGetCurrent
+        self.ask_context = told[-1] if told else driver.current_context
 
 
 _choices: dict[Libraries, Choice] = {}
@@ -76,8 +74,8 @@ class Plan:
     a call.
     """
 
-    def __init__(self, stream: Scoped, queue: QueueRecord, libraries: Libraries) -> None:
-        choice = choose(libraries)
+    def __init__(self, stream: Scoped, queue: QueueRecord, choice: Choice) -> None:
+        """Prepare the calls for the queue of the stream, whose context has to be current."""
         self.choice, self.context, self.missing = choice, queue.context, choice.missing
         self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
@@ -88,20 +86,19 @@ class Plan:
         columns = zip(*bindings, strict=True)
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
         keeps_device, told_outside = map(all, traits)
-        self.previous = None if keeps_device else self.context
-        """The context to put back, if it was current before."""
-        cu = loader.cu
-        # the answer of ``ask_context`` while this context is current
-        self.answer: object = (
-            self.context
-            if choice.is_told
-            else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(self.context))
-        )
-        self.is_current = _all(questions, self.ask_context, self.answer)
+        nothing: dict[str, int] = {}
+        self.previous = None if keeps_device else (self.context, nothing)
+        """What is to be put back if the context of the stream was current before."""
+        self.is_current = _all(questions, self.ask_context, self.context)
         """Tells, inside a scope, whether the context and every library are where it put them."""
         alone = choice.moves_trackers and told_outside
         self.is_current_anyway = self.is_current if alone else lambda: False
         """Tells the same outside a scope too; False if only a scope would keep them there."""
+
+    def look(self) -> Place:
+        """Return where the thread is."""
+        trackers = self.choice.trackers
+        return driver.current_context(), {name: trackers[name].current() for name in trackers}
 
     def set_current(self) -> list[str]:
         """Make the context and every library current again; name what could not be."""
@@ -158,14 +155,15 @@ class Scoped:
         """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
         plans = self._plans if closable is None else closable.plans
+        choice = choose(libraries)  # initialises libraries, on the device that is current
         kept: Plan | None = plans.get(libraries)
-        if kept is not None and kept.loaded is loaded_libraries.libraries():
+        if kept is not None and kept.choice is choice:
             return kept
         before = driver.current_context()
         try:
             if before != queue.context:
                 driver.set_context(queue.context)
-            plan = Plan(self, queue, libraries)
+            plan = Plan(self, queue, choice)
             driver.set_context(before)
         except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
@@ -205,13 +203,10 @@ class Scoped:
             raise messages.forked()
         scope.open, scope.before = 0, None
         try:
-            is_here = plan.moves_trackers and plan.ask_context() == plan.answer
+            is_here = plan.moves_trackers and plan.ask_context() == plan.context
         except Exception:  # noqa: BLE001 - an error of a library: the driver answers then
             is_here = False
-        if is_here:
-            scope.previous, scope.devices = plan.previous, _NO_DEVICES
-        else:
-            scope.look()
+        scope.previous = plan.previous if is_here else plan.look()
         try:
             if not is_here:
                 driver.set_context(plan.context)
@@ -233,33 +228,25 @@ class Scoped:
                     enter(scope.tokens[index])
             scopes.append(scope)
         except BaseException as error:
-            _undo(scope, error)
+            if scope in scopes:
+                scopes.remove(scope)
+            for lost in scope.leave():
+                error.add_note(f"and what could not be restored after that: {lost}")
             raise
         return self
 
     __exit__ = leave  # the scope that was entered under this key
 
 
-def _undo(scope: CudaScope, error: BaseException) -> None:
-    """Put back the libraries that a scope has moved before it failed."""
-    if scope in stack.scopes:
-        stack.scopes.remove(scope)
-    for lost in scope.leave():
-        error.add_note(f"and what could not be restored after that: {lost}")
-
-
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = (
-        "before", "devices", "key", "open", "plan", "previous", "stream", "tokens"
-    )  # fmt: skip
+    __slots__ = "before", "key", "open", "plan", "previous", "stream", "tokens"
 
     stream: Scoped
     key: object
     plan: Plan
-    previous: int | None  # the context; None if there is nothing to put back
-    devices: dict[str, int]  # the devices that libraries keep beside the context
+    previous: Place | None  # None if there is nothing to put back
     tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
     open: int
     """How many of the libraries, from the first on, are still to be left.
@@ -271,12 +258,6 @@ class CudaScope:
 
     Each of these comes with the stream that keeps the queue alive.
     """
-
-    def look(self) -> None:
-        """Remember the context, and the devices that libraries keep beside it."""
-        self.previous = driver.current_context()
-        trackers = self.plan.choice.trackers
-        self.devices = {name: trackers[name].current() for name in trackers}
 
     def leave(self, failed: BaseException | None = None) -> list[str]:
         """Put back the libraries in reverse order, then the context; name what could not be.
@@ -290,7 +271,7 @@ class CudaScope:
         lost: list[str] = []
         interrupt = None if failed is None else self._note(failed, lost, None)
         try:
-            is_here = not loader.is_forked and plan.ask_context() == plan.answer
+            is_here = not loader.is_forked and plan.ask_context() == plan.context
         except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             is_here = False
         if not is_here:  # the body may have changed the device
@@ -320,8 +301,9 @@ class CudaScope:
 
     def put_device_back(self, lost: list[str]) -> None:
         """Put back the context from before, and then the devices that libraries keep beside it."""
-        self.set_context(lost, self.previous)
-        for name, device in self.devices.items():
+        context, devices = self.previous or (0, {})
+        self.set_context(lost, context)
+        for name, device in devices.items():
             try:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow

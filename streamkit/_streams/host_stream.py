@@ -215,12 +215,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._kept.add(_KeptOnHost(objects, mark))
         keepalive.let_go((self._kept,))
 
-    def __enter__(
-        self,
-        key: object = None,
-        _libraries: object = None,
-        ordered: bool = False,  # noqa: FBT001, FBT002 - as of a CUDA stream
-    ) -> Self:
+    def __enter__(self, key: object = None, _: object = None, ordered: bool = False) -> Self:  # noqa: FBT001, FBT002 - as of a CUDA stream
         """Wait for the queue's turn; the body runs inline as its next item.
 
         If the stream has waited for work that failed, the error is raised instead. ``use`` passes

@@ -368,25 +368,25 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         if queue is None or queue.thread is not None:
             queue = self._live()
         stream: Any = other
-        if type(other) in registry.stream_types:
-            source = _queue_of(other)
-        else:
-            if not isinstance(other, CudaStream):
-                event = find_event(other, self)
-                if event is not None:
-                    held = event._held() if external else None  # noqa: SLF001 - no method for users
-                    is_near = event._device == queue.device  # noqa: SLF001 - as above
-                    handle = event.handle if is_near else event._handle_for(self, queue.device)  # noqa: SLF001 - as above
-                    ordering.wait_event(queue, handle, external=external, held=held)
-                    return
-                library = registry.work_library(other)
-                if library is not None:
-                    self._wait_for_work(library, other, external=external)
-                    return
-                stream = wrap(stream)
-            source = stream._queue  # noqa: SLF001 - another of this class
-            if source is None or source.thread is not None:
-                source = stream._live()
+        if type(other) is not CudaStream:
+            if type(other) in registry.stream_types:
+                ordering.wait_queue(queue, _queue_of(other), external)
+                return
+            event = find_event(other, self)
+            if event is not None:
+                held = event._held() if external else None  # noqa: SLF001 - no method for users
+                is_near = event._device == queue.device  # noqa: SLF001 - as above
+                handle = event.handle if is_near else event._handle_for(self, queue.device)  # noqa: SLF001 - as above
+                ordering.wait_event(queue, handle, external=external, held=held)
+                return
+            library = registry.work_library(other)
+            if library is not None:
+                self._wait_for_work(library, other, external=external)
+                return
+            stream = wrap(stream)
+        source = stream._queue  # noqa: SLF001 - another of this class
+        if source is None or source.thread is not None:
+            source = stream._live()
         ordering.wait_queue(queue, source, external)
 
     def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
