@@ -117,8 +117,12 @@ def wait_queue(
     one, two = queue.handle, other.handle
     source, target = other.core, queue.core
     mark = None
-    is_plain = one != two and not external and (one > LEGACY < two or current)
-    if is_plain and source is not None and target is not None:
+    if (
+        source is not None
+        and target is not None
+        and not (one == two or external)
+        and (one > LEGACY < two or current)
+    ):
         try:  # ``take_event`` without a call
             event = other.wait_events.pop()
             mark = event.core

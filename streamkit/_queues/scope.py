@@ -33,12 +33,8 @@ Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' dev
 _modules = sys.modules.keys()
 
 
-def _yes() -> bool:
-    return True
-
-
 # stands for each library that a scope of fewer than three lacks; the calls do nothing
-_NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
+_NO_LIBRARY = Binding(tuple, len, len, lambda: True, lambda: None, told_outside=True)
 
 
 class Choice:
@@ -121,7 +117,8 @@ def _all(
     """Return a function that tells whether the context and every library are as ``answer`` says."""
     one, two, three, *others = questions
     if others:
-        three = _all([three, *others, _yes], _yes, answer=True)
+        yes = _NO_LIBRARY.is_current
+        three = _all([three, *others, yes], yes, answer=True)
 
     def all_are_current() -> bool:
         try:
@@ -248,16 +245,10 @@ class CudaScope:
     plan: Plan
     previous: Place | None  # None if there is nothing to put back
     tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
-    open: int
-    """How many of the libraries, from the first on, are still to be left.
-
-    ``NESTED`` inside a scope of the same stream, where everything is current already.
-    """
+    open: int  # how many libraries, from the first on, are still to be left; NESTED for none
+    # of an ordered scope: its queue; and the queues for which it waits, and which wait for its end,
+    # each with the stream that keeps the queue alive
     before: tuple[QueueRecord, list[tuple[QueueRecord, Any]]] | None
-    """Of an ordered scope: its queue, and those for which it waits and which wait for its end.
-
-    Each of these comes with the stream that keeps the queue alive.
-    """
 
     def leave(self, failed: BaseException | None = None) -> list[str]:
         """Put back the libraries in reverse order, then the context; name what could not be.
@@ -320,10 +311,9 @@ class CudaScope:
         if interrupt is None and not isinstance(error, Exception):
             return error
         self.open -= 1
-        if self.open < len(self.plan.choice.moved):
-            lost.append(
-                f"{self.plan.choice.moved[self.open].name} ({type(error).__name__}: {error})"
-            )
+        moved = self.plan.choice.moved
+        if self.open < len(moved):  # else it is what fills three up
+            lost.append(f"{moved[self.open].name} ({type(error).__name__}: {error})")
         return interrupt
 
     # -- an ordered scope, where the context is the stream's

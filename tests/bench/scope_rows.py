@@ -72,8 +72,7 @@ def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
     _MANAGERS,
     at_most=0.45,
     aim=0.35,
-    note="on torch's pool stream; a step of the three libraries comes before each, so that no "
-    "cache holds what a scope needs",
+    note="on torch's pool stream; before each one a step of the three libraries, as in a program",
 )
 def _scope_between_work(libraries: Libraries) -> Generator[Arms]:
     torch, cupy, device = libraries.torch, libraries.cupy, f"cuda:{libraries.device}"
@@ -99,16 +98,10 @@ def _scope_between_work(libraries: Libraries) -> Generator[Arms]:
 def _scope_in_each_step(libraries: Libraries) -> Generator[Arms]:
     torch = libraries.torch
     runs = ways(libraries, torch.ones(SIDE, SIDE, device=f"cuda:{libraries.device}"))
-
-    def whole(run: Callable[[], object]) -> Callable[[list[Any]], None]:
-        def loop(items: list[Any]) -> None:
-            for _ in items:
-                run()
-                torch.cuda.synchronize()
-
-        return loop
-
-    yield Arms(whole(runs["a scope a step"]), whole(runs["one scope"]), one_turn=1)
+    ours, theirs = (
+        each_of([runs[name], torch.cuda.synchronize]) for name in ("a scope a step", "one scope")
+    )
+    yield Arms(ours, theirs, one_turn=1)
 
 
 @_row(
