@@ -8,7 +8,6 @@ whose meaning CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM changes.
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from streamkit import errors
@@ -40,7 +39,7 @@ private_streams: list[tuple[int, int]] = []
 
 def is_usable() -> bool:
     """Whether the driver may be called by a destructor: loaded, and not in a forked child."""
-    return isinstance(loader.cu, ModuleType) and not is_early_child()
+    return loader.is_loaded() and not is_early_child()
 
 
 @functools.cache
