@@ -116,19 +116,21 @@ def wait_queue(
     """
     one, two = queue.handle, other.handle
     source, target = other.core, queue.core
-    mark = None
     if (
-        source is not None
-        and target is not None
-        and not (one == two or external)
-        and (one > LEGACY < two or current)
+        source is None
+        or target is None
+        or one == two
+        or external
+        or not (one > LEGACY < two or current)
     ):
-        try:  # ``take_event`` without a call
-            event = other.wait_events.pop()
-            mark = event.core
-        except IndexError:
-            pass
-    if mark is None:  # not the steady state
+        _wait_at_first(queue, other, external=external)
+        return
+    try:  # ``take_event`` without a call
+        event = other.wait_events.pop()
+    except IndexError:
+        event = OwnedEvent(other.context)
+    mark = event.core
+    if mark is None:
         _wait_at_first(queue, other, external=external)
         return
     if loader.is_forked:
