@@ -49,7 +49,7 @@ def holds(stream: object) -> bool:
     return any(scope.stream is stream for scope in stack.scopes)
 
 
-def leave(  # noqa: C901 - the calls of an inner loop, written out
+def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
     key: Any, _kind: object = None, error: Any = None, _trace: object = None
 ) -> None:
     """Leave the scope that was entered under ``key``, the innermost one if all is well.
@@ -89,7 +89,8 @@ def leave(  # noqa: C901 - the calls of an inner loop, written out
             lost += _end_innermost(scopes, failed)
     elif scope.open == NESTED:  # likewise
         try:
-            lost = [] if plan.is_current() else plan.set_current()
+            if not plan.is_current():
+                lost = plan.set_current()
         except BaseException:
             plan.set_current()
             raise
