@@ -62,7 +62,7 @@ from streamkit._queues.lifetime import OwnedQueue
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
 from streamkit._support.weak_table import WeakTable
-from streamkit.protocols.adapters import traits_of
+from streamkit.protocols.adapters import USUAL
 from streamkit.protocols.queues import (
     LEGACY,
     PER_THREAD,
@@ -75,18 +75,22 @@ from streamkit.protocols.queues import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Adapter
+    from streamkit.protocols import Adapter, Traits
 
 _known: WeakTable[QueueRecord] = WeakTable()  # id -> record
 _learned: dict[int, QueueRecord] = {}  # id -> record without an owner, the last ones
 _MOST_LEARNED = 256
 _legacy: dict[int, QueueRecord] = {}  # primary context -> its legacy stream
-_watchers: tuple[Callable[[QueueRecord], object], ...] = ()
+watchers: list[Callable[[QueueRecord], object]] = []
+"""Functions that are called with every queue that is met, while it surely is alive."""
+watch, unwatch = watchers.append, watchers.remove
 lock = new_lock()
 """Held while records and views of queues change."""
 
 
-def identify(found: Queue, adapter: Adapter | None = None, native: object = None) -> QueueRecord:
+def identify(  # noqa: C901 - each first use of a stream comes here
+    found: Queue, adapter: Adapter | None = None, native: object = None
+) -> QueueRecord:
     """Return the complete record of the queue that an adapter extracted from ``native``.
 
     DeviceMismatchError if the driver disagrees with the device ``found`` names.
@@ -106,11 +110,13 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         else:
             known = _known.get(number)
             queue = (known and known()) or _new_record(found, stream, number)
-        _check_device(found, queue)
+        if found.device not in (None, queue.device):
+            raise _another_device(found, queue)
         queue.permanent |= found.permanent  # the handle alone can have been known before
     # streams that are values hold nothing: any other object on this queue does as well
     if owner is not None or not (
-        adapter is None or (traits_of(adapter).streams_are_values and not queue.permanent)
+        adapter is None
+        or (getattr(adapter, "traits", USUAL).streams_are_values and not queue.permanent)
     ):
         queue = _with_owner(queue, owner, adapter, native)
     if found.permanent and queue.permanent:
@@ -121,36 +127,21 @@ def identify(found: Queue, adapter: Adapter | None = None, native: object = None
         if learned.id is not None and learned.owner is None:  # else the two would hold each other
             with contextlib.suppress(Exception):  # owners may refuse attributes
                 owner._streamkit_learned = learned  # noqa: SLF001 - for ``queue_of``
-    for watcher in _watchers:
+    for watcher in (*watchers,):
         watcher(queue)
     return queue
 
 
-def can_wait(found: Queue, adapter: Adapter) -> bool:
-    """Whether ``wrap`` may leave the identification of the queue to the first use.
-
-    The delay makes no difference if the object names its device and owns nothing that StreamKit
-    would have to keep alive, and if no watcher waits to hear of the queue.
-    """
-    if found.owner is not None or found.device is None or found.handle <= PER_THREAD:
-        return False
-    if found.permanent or _watchers:
-        return False
-    traits = traits_of(adapter)
-    return traits.streams_are_values and traits.streams_are_fixed
+def _another_device(found: Queue, queue: QueueRecord) -> Exception:
+    return messages.device_mismatch(
+        f"the named device cuda:{found.device}",
+        f"cuda:{queue.device}",
+        "the driver says to which device this stream belongs. Leave the device out.",
+    )
 
 
-def _check_device(found: Queue, queue: QueueRecord) -> None:
-    if found.device is not None and found.device != queue.device:
-        raise messages.device_mismatch(
-            f"the named device cuda:{found.device}",
-            f"cuda:{queue.device}",
-            "the driver says to which device this stream belongs. Leave the device out.",
-        )
-
-
-def _default_record(found: Queue) -> QueueRecord:
-    context = driver.current_context() if found.device is None else 0
+def _default_record(found: Queue, current: int = 0) -> QueueRecord:
+    context = (current or driver.current_context()) if found.device is None else 0
     if found.handle != PER_THREAD:
         wanted = context or driver.primary_context(found.device or 0)
         if isinstance(found, NullStream):
@@ -188,10 +179,11 @@ def legacy(device: int) -> QueueRecord:
     return _default_record(Queue(LEGACY, device))
 
 
-def queue_of(native: Any) -> QueueRecord:
+def queue_of(native: Any, current: int = 0) -> QueueRecord:  # noqa: C901 - the hot path
     """Return a record of a library's stream, which must outlive the call, as it may have no owner.
 
-    UnsupportedStreamError for an object that is no library's stream.
+    ``current`` is the current context, if the caller knows it. UnsupportedStreamError for an object
+    that is no library's stream.
     """
     attributes = getattr(native, "__dict__", None)
     if attributes:
@@ -206,12 +198,13 @@ def queue_of(native: Any) -> QueueRecord:
             attributes["_streamkit_learned"] = found.record
         return found.record
     if found.handle <= PER_THREAD and not isinstance(found, QueueRecord):
-        return _default_record(found)
+        return _default_record(found, current)
     if type(found) is Queue and not found.dies_with_owner:
         number = driver.id_outside_capture(found.handle)
         known = None if number is None else _learned.get(number)
         if known is not None:
-            _check_device(found, known)
+            if found.device not in (None, known.device):
+                raise _another_device(found, known)
             if known.core is None:
                 _go_with(found.owner, known)
             return known
@@ -233,7 +226,7 @@ def _new_record(found: Queue, stream: Any, number: int) -> QueueRecord:
             if len(_learned) >= _MOST_LEARNED:
                 dropped.append(_learned.pop(next(iter(_learned))))
             learned = _learned.setdefault(number, queue)
-    if learned.core is None:
+    if learned.core is None and (found.owner is not None or learned.seen_with is not None):
         _go_with(found.owner, learned)
     return _known.first(number, younger_record(learned, found.owner))
 
@@ -282,7 +275,8 @@ def _with_owner(
             else:
                 queue = younger_record(queue, owner)
         if adapter is not None and queue.view(adapter.name) is None:
-            remember(queue, adapter, native, made=False)
+            traits: Traits = getattr(adapter, "traits", USUAL)
+            remember(queue, adapter, traits, native, made=False)
     return queue
 
 
@@ -303,43 +297,43 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
 # -- the libraries' objects on a queue ------------------------------------------------------------
 
 
-def view(queue: QueueRecord, native: object, served: Adapter) -> tuple[Any, bool]:
+def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) -> tuple[Any, bool]:
     """Return that library's object on this queue: the wrapped one, a living one, or a new one.
 
     The second value is whether the stream may hold it: an object that hides what it holds from the
-    garbage collector would never be collected with an owner that holds the stream.
+    garbage collector would never be collected with an owner that holds the stream. ``is_here`` says
+    that the caller has made the queue's context current, and restores the one from before.
     """
-    traits = traits_of(served)
+    traits: Traits = getattr(served, "traits", USUAL)
     may_keep = not traits.hides_owners
     if native is not None and registry.stream_types.get(type(native)) is served:
         return native, may_keep
-    found = queue.view(served.name)
-    if found is not None:
-        return found, may_keep
-    if not queue.primary and not traits.any_context:
-        raise messages.library_cannot_take(
-            served.name,
-            "a stream of another context than the device's primary one",
-            "it runs in the primary one. Order its own stream after this one: t.wait(s)",
-        )
     with lock:
-        found = queue.view(served.name)  # another thread's, meanwhile
+        found = queue.view(served.name) if queue.views else None
         if found is not None:
             return found, may_keep
+        if not queue.primary and not traits.any_context:
+            raise messages.library_cannot_take(
+                served.name,
+                "a stream of another context than the device's primary one",
+                "it runs in the primary one. Order its own stream after this one: t.wait(s)",
+            )
         # building it may initialise the library's device
-        made = driver.call_in(queue.context, served.borrow, queue)
+        call = driver.ensure_in if is_here else driver.call_in
+        made = call(queue.context, served.borrow, queue)
         expose_handle(queue, remembers=traits.remembers_handles)
-        remember(queue, served, made, made=True)
+        remember(queue, served, traits, made, made=True)
     return made, may_keep
 
 
-def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool) -> None:
+def remember(
+    queue: QueueRecord, adapter: Adapter, traits: Traits, native: object, *, made: bool
+) -> None:
     """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
 
     The record keeps an object that was made here for a permanent queue. It keeps streams that are
     values too, for these destroy nothing: torch's (2.11) do not tell weak references when they die.
     """
-    traits = traits_of(adapter)
     if not traits.has_streams or not isinstance(native, traits.stream_class or object):
         return
     if traits.streams_are_values:
@@ -357,12 +351,12 @@ def remember(queue: QueueRecord, adapter: Adapter, native: object, *, made: bool
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
     """Note that other libraries may have the handle now, and an allocator that ``remembers`` it."""
-    record: QueueRecord | None = queue
-    while record is not None:  # ``all_records`` without its calls
-        record.handle_exposed = True
-        if remembers and isinstance(record, OwnedQueue):
-            record.remembered = True
+    record = queue
+    while record.older_record is not None:
         record = record.older_record
+    if isinstance(record, OwnedQueue):  # the first record, if any, and other handles are exposed
+        record.handle_exposed = True
+        record.remembered |= remembers
 
 
 # -- which queues others know -------------------------------------------------------------------
@@ -372,22 +366,8 @@ def register(queue: QueueRecord) -> None:
     """Complete the record of a stream that was just created here."""
     queue.context, queue.id = driver.primary_context(queue.device), driver.stream_id(queue.handle)
     _known.first(queue.id, queue)
-    for watcher in _watchers:
+    for watcher in (*watchers,):
         watcher(queue)
-
-
-def watch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Call ``watcher`` with every queue that is met from now on, while it surely is alive."""
-    global _watchers  # noqa: PLW0603 - one list for the process
-    with lock:
-        _watchers = (*_watchers, watcher)
-
-
-def unwatch(watcher: Callable[[QueueRecord], object]) -> None:
-    """Call that watcher no more."""
-    global _watchers  # noqa: PLW0603 - one list for the process
-    with lock:
-        _watchers = tuple(one for one in _watchers if one != watcher)
 
 
 def living() -> list[QueueRecord]:
@@ -472,7 +452,7 @@ def closable(queue: QueueRecord) -> Closable | None:
     adapter = None if owner is None else registry.stream_types.get(type(owner))
     if adapter is None or queue.dies_with_owner or queue.permanent:
         return None
-    traits = traits_of(adapter)
+    traits: Traits = getattr(adapter, "traits", USUAL)
     if traits.streams_are_fixed or not traits.has_streams:
         return None
     return Closable(queue, adapter)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streamkit import errors
 from streamkit._cuda import driver, events, loader
 from streamkit._queues import identity, ordering
-from streamkit._queues.lifetime import give_back, spare_events, take_event
+from streamkit._queues.lifetime import give_back, take_event
 from streamkit._support import garbage, messages
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
         raise messages.kept_in_capture(what)
     calls = joined[0].objects if joined else []
     calls.append(objects)
-    kept.add(_UntilEvent(calls, event, spare_events(queue)))
+    kept.add(_UntilEvent(calls, event, queue.wait_events))  # there since an event was taken
     for entry in joined:
         kept.end(entry)
 

@@ -189,13 +189,13 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
     A new one has no object of cuda.core's if ``core`` is False, because the import of cuda.core
     takes longer than a wait should.
     """
-    spare = spare_events(queue)
+    spare: list[OwnedEvent] | None = queue.wait_events
     try:
-        event = spare.pop()
+        event = (spare_events(queue) if spare is None else spare).pop()
     except IndexError:  # no event is spare
         return OwnedEvent(queue.context, core=core)
-    if core and not _is_quick(event):
-        return OwnedEvent(queue.context)
+    if core and not event.serves and event.context in driver.device_of:
+        return OwnedEvent(queue.context)  # without the object that it lacks a wait is slow
     return event
 
 
@@ -204,10 +204,6 @@ def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
 
     An event of a captured graph must never come here: each launch waits for its last record.
     """
-    if _is_quick(event) and len(spare) < _MOST_SPARE:
+    is_quick = event.serves or event.context not in driver.device_of  # see ``take_event``
+    if is_quick and len(spare) < _MOST_SPARE:
         spare.append(event)
-
-
-def _is_quick(event: OwnedEvent) -> bool:
-    """Whether the event has cuda.core's object, where it can: without the object a wait is slow."""
-    return bool(event.serves) or event.context not in driver.device_of

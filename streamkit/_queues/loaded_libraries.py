@@ -34,9 +34,6 @@ class LoadedLibrary(NamedTuple):
     """The settings of the library that change the results of its calls."""
 
 
-final: tuple[LoadedLibrary, ...] | None = None
-"""The result of ``libraries`` from now on; None while another library could still be loaded."""
-
 _found: tuple[LoadedLibrary, ...] = ()
 _missing: Mapping[str, Callable[[], Adapter]] | None = None
 """A function that loads each adapter whose library is not loaded, by module; None at first."""
@@ -59,13 +56,19 @@ def libraries() -> tuple[LoadedLibrary, ...]:
     return _found
 
 
+def not_loaded() -> tuple[str, ...]:
+    """Return the modules of the libraries that are not loaded, and so not in ``libraries()``."""
+    libraries()
+    return tuple(_missing or ())
+
+
 def found_so_far() -> tuple[LoadedLibrary, ...]:
     """Return the last result of ``libraries``, without loading any, so that destructors may."""
     return _found
 
 
 def _look_again() -> None:
-    global _found, _missing, final  # noqa: PLW0603 - one table for the process
+    global _found, _missing
     with _lock:
         missing = registry.loaders_with_current() if _missing is None else dict(_missing)
         found = list(_found)
@@ -88,7 +91,6 @@ def _look_again() -> None:
                 )
         found.sort(key=lambda library: registry.rank(library.name))
         _found, _missing = tuple(found), missing
-        final = None if missing else _found
 
 
 def _has_cuda(adapter: CurrentStream) -> bool:
@@ -111,7 +113,7 @@ def other_queues(
     found: list[tuple[QueueRecord, Any]] = [(queue, None)]
     for library in libraries:
         native = library.current(queue.device)
-        other = identity.queue_of(native)
+        other = identity.queue_of(native, queue.context)
         for known, _ in found:
             if other is known or (other.handle == known.handle and identity.same(other, known)):
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from streamkit._cuda import loader
 from streamkit._support import messages
 from streamkit.errors import ScopeError
 
@@ -24,10 +25,14 @@ stack = _Stack()
 """``stack.scopes`` are the calling thread's, the innermost last: of CUDA and of host streams.
 
 Each has its ``stream``, the ``key`` under which it is left, what it calls (``plan``, of a CUDA
-stream), how often it was entered ``again`` directly inside, where all was current already, and
-``leave()``, which restores everything and names what could not be. A second call of that does what
-is left.
+stream), the number of libraries that are still to be left (``open``), and ``leave()``, which
+restores everything and names what could not be. A second call of that does what is left.
 """
+
+WRITTEN_OUT = 3
+"""The number of libraries for which entering and leaving are written out."""
+NESTED = -1
+"""``open`` of a scope inside one of the same stream, where everything was current already."""
 
 
 def innermost() -> Any:
@@ -44,7 +49,9 @@ def holds(stream: object) -> bool:
     return any(scope.stream is stream for scope in stack.scopes)
 
 
-def leave(key: Any, _kind: object = None, error: Any = None, _trace: object = None) -> None:
+def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
+    key: Any, _kind: object = None, error: Any = None, _trace: object = None
+) -> None:
     """Leave the scope that was entered under ``key``, the innermost one if all is well.
 
     Restores what entering it changed. Scopes still open inside it are left first, innermost first,
@@ -55,27 +62,55 @@ def leave(key: Any, _kind: object = None, error: Any = None, _trace: object = No
     if scope is None or scope.key is not key:
         messages.raise_or_note(_leave_out_of_order(scopes, key), error)
         return
-    if scope.again:
-        scope.again -= 1
-        lost = None if scope.plan.is_current() else scope.plan.set_current()
-    else:
-        try:  # as ``_end_innermost``, whose call would cost as much as the rest
-            lost = scope.leave()
+    lost: list[str] = []
+    plan = scope.plan
+    if scope.open == WRITTEN_OUT:  # as ``scope.leave()``, whose call would cost as much as the rest
+        try:
+            try:
+                is_here = not loader.is_forked and plan.ask_context() == plan.context
+            except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
+                is_here = False
+            if not is_here:
+                scope.set_context(lost)
+            if scope.before is not None:
+                scope.let_others_wait(lost)
+            leave_one, leave_two, leave_three = plan.leaves
+            one, two, three = scope.tokens
+            leave_three(three)
+            scope.open = 2
+            leave_two(two)
+            scope.open = 1
+            leave_one(one)
+            scope.open = 0
+            if scope.previous is not None:
+                scope.put_device_back(lost)
+            del scopes[-1]
+        except BaseException as failed:  # noqa: BLE001 - the others are restored all the same
+            lost += _end_innermost(scopes, failed)
+    elif scope.open == NESTED:  # likewise
+        try:
+            if not plan.is_current():
+                lost = plan.set_current()
         except BaseException:
-            scope.leave()
+            plan.set_current()
             raise
         finally:
-            scopes.pop()
+            del scopes[-1]
+    else:
+        lost = _end_innermost(scopes)
     if lost:
         text = f"the scope was left, but not everything is restored: {'; '.join(lost)}."
         messages.raise_or_note(ScopeError(text), error)
 
 
-def _end_innermost(scopes: list[Any]) -> list[str]:
-    """Leave the innermost scope for good; name what could not be restored."""
+def _end_innermost(scopes: list[Any], failed: BaseException | None = None) -> list[str]:
+    """Leave the innermost scope for good; name what could not be restored.
+
+    ``failed`` is the error with which the last of its libraries could not be left.
+    """
     scope = scopes[-1]
     try:
-        lost: list[str] = scope.leave()
+        lost: list[str] = scope.leave() if failed is None else scope.leave(failed)
     except BaseException:  # an interrupt: the rest is restored all the same
         scope.leave()
         raise
@@ -94,13 +129,7 @@ def _leave_out_of_order(scopes: list[Any], key: object) -> ScopeError:
         )
     inner = [messages.describe(scope.stream or scope.key) for scope in scopes[index + 1 :]]
     lost: list[str] = []
-    while len(scopes) > index + 1:
-        lost += _end_innermost(scopes)
-    scope = scopes[-1]
-    if scope.again:
-        scope.again -= 1
-        lost += scope.plan.set_current()
-    else:
+    while len(scopes) > index:
         lost += _end_innermost(scopes)
     return _left_out_of_order(
         f"a scope was left while scopes inside it were open, which ended too: "

@@ -36,15 +36,21 @@ def check_thread(queue: QueueRecord, what: object) -> None:
         raise messages.wrong_thread(what, queue.thread, this_thread())
 
 
-def capture_of(queue: QueueRecord) -> int | None:
+def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
     """Return the id of the capture in which the queue takes part, None if it is in none.
 
-    0 for a legacy stream about which a capture makes every question illegal.
+    0 for a legacy stream about which a capture makes every question illegal. ``current`` is as for
+    ``wait_queue``.
     """
     stream = queue.driver_stream
     if stream is None:
         if queue.handle <= PER_THREAD:
-            return driver.ensure_in(queue.context, driver.capture_id, queue.handle)
+            call = driver.capture_id
+            return (
+                call(queue.handle)
+                if current
+                else driver.ensure_in(queue.context, call, queue.handle)
+            )
         stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
     code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
     if code:
@@ -79,6 +85,7 @@ def _core_of(queue: QueueRecord) -> Any:
         first = queue.first_record()
         if first.core is None:
             first.core = events.core_stream(queue.handle)
+        spare_events(queue)  # whatever has the one has the other
         queue.core = first.core
     return queue.core
 
@@ -96,29 +103,51 @@ def wait_event(
             active_captures.keep_in_graphs(held)
 
 
-def wait_queue(queue: QueueRecord, other: QueueRecord, external: bool = False) -> None:  # noqa: FBT001, FBT002 - the hot path
+def wait_queue(
+    queue: QueueRecord,
+    other: QueueRecord,
+    external: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
+    current: int = 0,
+) -> None:
     """Hold the queue's later work until all that ``other`` was given so far has run.
 
     One record and one wait, of an event that is used again; nothing if the two are one queue.
+    ``current`` is the current context, if the caller knows it and the two queues are of it.
     """
+    one, two = queue.handle, other.handle
+    source, target = other.core, queue.core
+    if (
+        source is None
+        or target is None
+        or one == two
+        or external
+        or not (one > LEGACY < two or current)
+    ):
+        _wait_at_first(queue, other, external=external)
+        return
+    try:  # ``take_event`` without a call
+        event = other.wait_events.pop()
+    except IndexError:
+        event = OwnedEvent(other.context)
+    mark = event.core
+    if mark is None:
+        _wait_at_first(queue, other, external=external)
+        return
+    if loader.is_forked:
+        raise messages.forked()
+    try:
+        source.record(mark)
+        target.wait(mark)
+    except Exception as error:
+        raise events.core_error("cuEventRecord or cuStreamWaitEvent", error) from error
+    other.wait_events.append(event)
+
+
+def _wait_at_first(queue: QueueRecord, other: QueueRecord, *, external: bool) -> None:
+    """Wait as ``wait_queue``, whatever the two queues are, and make what later waits need."""
     one, two = queue.handle, other.handle
     if one == two and identity.same(queue, other):
         return
-    spare, source, target = other.wait_events, other.core, queue.core
-    if spare and source is not None and target is not None and one != two and not external:
-        try:
-            event = spare.pop()  # ``take_event`` without a call
-        except IndexError:
-            event = OwnedEvent(other.context)
-        mark = event.core
-        if mark is not None:  # the steady state
-            if LEGACY in (one, two):
-                on(queue if one == LEGACY else other, events.record_and_wait, mark, source, target)
-            else:
-                events.record_and_wait(mark, source, target)
-            spare.append(event)
-            return
-        spare.append(event)
     event = take_event(other)
     # two queues of one handle are the legacy streams of two contexts
     if event.core is None or external or one == two or PER_THREAD in (one, two):

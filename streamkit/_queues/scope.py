@@ -1,19 +1,21 @@
 """The scope: one stream current in every loaded library, exactly restored.
 
 A scope adds no wait unless it is ordered. Programs enter scopes in inner loops, so the calls are
-prepared once for a stream. The calls for three libraries are written out besides the loop over
-any number: the loop alone would cost as much as another call.
+prepared once for a stream, and entering is one function, as leaving is (``open_scopes.leave``).
+Both have the calls for three libraries written out: a loop over any number would cost as much as
+another call.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._queues import loaded_libraries, ordering, registry
-from streamkit._queues.open_scopes import leave, stack
+from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave, stack
 from streamkit._support import messages
 from streamkit.protocols import Binding
 
@@ -22,38 +24,32 @@ if TYPE_CHECKING:
     from typing import Self
 
     from streamkit._queues.identity import Closable
-    from streamkit._queues.loaded_libraries import LoadedLibrary
     from streamkit.protocols import Adapter
     from streamkit.protocols.queues import QueueRecord
 
 Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
+Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' devices beside it
 
-_WRITTEN_OUT = 3
-_NO_DEVICES: dict[str, int] = {}
-
-
-def _yes() -> bool:
-    return True
+_modules = sys.modules.keys()
 
 
 # stands for each library that a scope of fewer than three lacks; the calls do nothing
-_NO_LIBRARY = Binding(tuple, len, len, _yes, lambda: None, told_outside=True)
+_NO_LIBRARY = Binding(tuple, len, len, lambda: True, lambda: None, told_outside=True)
 
 
 class Choice:
     """The part of a scope that depends on the chosen libraries, and not on the stream."""
 
-    def __init__(self, loaded: tuple[LoadedLibrary, ...], libraries: Libraries) -> None:
-        self.loaded = loaded
+    def __init__(self, libraries: Libraries) -> None:
+        self.missing = loaded_libraries.not_loaded()  # first, so that no library is in neither
+        self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
         self.moves_trackers = self.trackers.keys() <= self.names
-        # The last library answers for the current context at the least cost, because Warp's call
-        # keeps the GIL. Comparing the driver's answer costs two thirds of ``current_context``.
+        # the last library tells the context at the least cost, because Warp's call keeps the GIL
         told = [library.context for library in loaded if library.context is not None]
-        self.is_told = bool(told)
-        self.ask_context: Callable[[], object] = told[-1] if told else loader.cu.cuCtxGetCurrent
+        self.ask_context = told[-1] if told else driver.current_context
 
 
 _choices: dict[Libraries, Choice] = {}
@@ -61,10 +57,9 @@ _choices: dict[Libraries, Choice] = {}
 
 def choose(libraries: Libraries) -> Choice:
     """Return the choice of these libraries, the same object until another library is loaded."""
-    loaded = loaded_libraries.libraries()
     found = _choices.get(libraries)
-    if found is None or found.loaded is not loaded:
-        found = _choices[libraries] = Choice(loaded, libraries)
+    if found is None or found.loaded is not loaded_libraries.libraries():
+        found = _choices[libraries] = Choice(libraries)
     return found
 
 
@@ -75,28 +70,31 @@ class Plan:
     a call.
     """
 
-    def __init__(self, view: Callable[[Adapter], Any], context: int, libraries: Libraries) -> None:
-        """``view`` gives a library's own object on the stream, whose context is ``context``."""
-        choice = choose(libraries)
-        self.context, self.names = context, choice.names
-        self.loaded, self.moved, self.trackers = choice.loaded, choice.moved, choice.trackers
+    def __init__(self, stream: Scoped, queue: QueueRecord, choice: Choice) -> None:
+        """Prepare the calls for the queue of the stream, whose context has to be current."""
+        self.choice, self.context, self.missing = choice, queue.context, choice.missing
+        self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
-        bindings = [library.bind(view(library.adapter)) for library in self.moved]
-        bindings += [_NO_LIBRARY] * (_WRITTEN_OUT - len(bindings))
+        view = stream._view  # noqa: SLF001 - of this module
+        bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
+        bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         self.count = len(bindings)
         columns = zip(*bindings, strict=True)
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
-        self.keeps_device, told_outside = map(all, traits)
-        cu = loader.cu
-        # the answer of ``ask_context`` while this context is current
-        self.answer: object = (
-            context if choice.is_told else (cu.CUresult.CUDA_SUCCESS, cu.CUcontext(context))
-        )
-        self.is_current = _all(questions, self.ask_context, self.answer)
+        keeps_device, told_outside = map(all, traits)
+        nothing: dict[str, int] = {}
+        self.previous = None if keeps_device else (self.context, nothing)
+        """What is to be put back if the context of the stream was current before."""
+        self.is_current = _all(questions, self.ask_context, self.context)
         """Tells, inside a scope, whether the context and every library are where it put them."""
         alone = choice.moves_trackers and told_outside
         self.is_current_anyway = self.is_current if alone else lambda: False
         """Tells the same outside a scope too; False if only a scope would keep them there."""
+
+    def look(self) -> Place:
+        """Return where the thread is."""
+        trackers = self.choice.trackers
+        return driver.current_context(), {name: trackers[name].current() for name in trackers}
 
     def set_current(self) -> list[str]:
         """Make the context and every library current again; name what could not be."""
@@ -105,7 +103,7 @@ class Plan:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for library, set_current in zip(self.moved, self.setters, strict=False):
+        for library, set_current in zip(self.choice.moved, self.setters, strict=False):
             try:
                 set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
@@ -119,7 +117,8 @@ def _all(
     """Return a function that tells whether the context and every library are as ``answer`` says."""
     one, two, three, *others = questions
     if others:
-        three = _all([three, *others, _yes], _yes, answer=True)
+        yes = _NO_LIBRARY.is_current
+        three = _all([three, *others, yes], yes, answer=True)
 
     def all_are_current() -> bool:
         try:
@@ -146,19 +145,24 @@ class Scoped:
         """Return the stream's queue; raises for a closed stream, and one of another thread."""
 
     @abstractmethod
-    def _view(self, served: Adapter) -> Any:
-        """Return the library's own object on this stream."""
+    def _view(self, served: Adapter, queue: QueueRecord | None = None) -> Any:
+        """Return the library's own object on this stream; ``queue`` if its context is current."""
 
-    def _new_plan(self, libraries: Libraries) -> Plan:
+    def _plan_now(self, libraries: Libraries) -> Plan:
+        """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
-        if closable is not None:
-            kept: Plan | None = closable.plans.get(libraries)
-            if kept is not None and kept.loaded is loaded_libraries.libraries():
-                return kept
+        plans = self._plans if closable is None else closable.plans
+        choice = choose(libraries)  # initialises libraries, on the device that is current
+        kept: Plan | None = plans.get(libraries)
+        if kept is not None and kept.choice is choice:
+            return kept
         before = driver.current_context()
         try:
-            plan = Plan(self._view, queue.context, libraries)
-        except BaseException:  # an interrupt can leave the context where a view was being built
+            if before != queue.context:
+                driver.set_context(queue.context)
+            plan = Plan(self, queue, choice)
+            driver.set_context(before)
+        except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
             raise
         # A plan is not kept if a view is made anew for each scope, nor for a per-thread stream,
@@ -171,7 +175,7 @@ class Scoped:
                 closable.plans[libraries] = plan
         return plan
 
-    def __enter__(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
+    def __enter__(  # noqa: C901 - the calls of an inner loop, written out
         self,
         key: object = None,
         libraries: Libraries = None,
@@ -182,51 +186,34 @@ class Scoped:
         If a library refuses the stream, everything is put back and its error raised. ``use``
         passes its own options, and itself as the key under which the scope is left.
         """
+        plan = self._plans.get(libraries)  # a closed stream has no plan
+        if plan is None or not _modules.isdisjoint(plan.missing):
+            plan = self._plan_now(libraries)
+        scope = CudaScope()
+        scope.stream, scope.key, scope.plan = self, key or self, plan
         scopes = stack.scopes
-        if scopes and key is None:
-            outer = scopes[-1]
-            if (
-                outer.key is self
-                and self._queue is not None
-                and outer.plan.loaded is (loaded_libraries.final or loaded_libraries.libraries())
-                and outer.plan.is_current()
-            ):
-                outer.again += 1
-                return self
+        if scopes and scopes[-1].plan is plan and plan.is_current():
+            scope.open = NESTED
+            scopes += (scope,)  # no call, after which an interrupt could come while it is open
+            return self
         if loader.is_forked:
             raise messages.forked()
-        plan = self._plans.get(libraries)  # a closed stream has no plan
-        if plan is None or plan.loaded is not (
-            loaded_libraries.final or loaded_libraries.libraries()
-        ):
-            plan = self._new_plan(libraries)
-        if scopes and scopes[-1].plan is plan and plan.is_current():
-            # ``+=`` is no call, after which an interrupt could come while the scope is open
-            scopes += (NestedScope(self, key or self, plan),)
-            return self
-        scope: Any = OrderedScope(self._live()) if ordered else CudaScope()
-        scope.stream = self
-        scope.key = key or self
-        scope.plan = plan
-        scope.again = scope.open = 0
+        scope.open, scope.before = 0, None
         try:
-            is_here = plan.moves_trackers and plan.ask_context() == plan.answer
+            is_here = plan.moves_trackers and plan.ask_context() == plan.context
         except Exception:  # noqa: BLE001 - an error of a library: the driver answers then
             is_here = False
-        if is_here:
-            scope.previous, scope.devices = plan.context, _NO_DEVICES
-        else:
-            scope.look()
+        scope.previous = plan.previous if is_here else plan.look()
         try:
             if not is_here:
                 driver.set_context(plan.context)
             if ordered:
-                scope.order()
+                scope.wait_for_others()
             # all are saved before any is moved, so that an interrupt finds what undoes each move
-            if plan.count == _WRITTEN_OUT:
+            if plan.count == WRITTEN_OUT:
                 save_one, save_two, save_three = plan.saves
                 scope.tokens = one, two, three = save_one(), save_two(), save_three()
-                scope.open = _WRITTEN_OUT
+                scope.open = WRITTEN_OUT
                 enter_one, enter_two, enter_three = plan.enters
                 enter_one(one)
                 enter_two(two)
@@ -238,91 +225,78 @@ class Scoped:
                     enter(scope.tokens[index])
             scopes.append(scope)
         except BaseException as error:
-            _undo(scope, error)
+            if scope in scopes:
+                scopes.remove(scope)
+            for lost in scope.leave():
+                error.add_note(f"and what could not be restored after that: {lost}")
             raise
         return self
 
     __exit__ = leave  # the scope that was entered under this key
 
 
-def _undo(scope: CudaScope, error: BaseException) -> None:
-    """Put back the libraries that a scope has moved before it failed."""
-    if scope in stack.scopes:
-        stack.scopes.remove(scope)
-    for lost in scope.leave():
-        error.add_note(f"and what could not be restored after that: {lost}")
-
-
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = ("again", "devices", "key", "open", "plan", "previous", "stream", "tokens")
+    __slots__ = "before", "key", "open", "plan", "previous", "stream", "tokens"
 
     stream: Scoped
     key: object
     plan: Plan
-    again: int
-    previous: int  # the context
-    devices: dict[str, int]  # the devices that libraries keep beside the context
+    previous: Place | None  # None if there is nothing to put back
     tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
-    open: int  # how many of the libraries, from the first on, are still to be left
+    open: int  # how many libraries, from the first on, are still to be left; NESTED for none
+    # of an ordered scope: its queue; and the queues for which it waits, and which wait for its end,
+    # each with the stream that keeps the queue alive
+    before: tuple[QueueRecord, list[tuple[QueueRecord, Any]]] | None
 
-    def look(self) -> None:
-        """Remember the context, and the devices that libraries keep beside it."""
-        self.previous = driver.current_context()
-        trackers = self.plan.trackers
-        self.devices = {name: trackers[name].current() for name in trackers}
-
-    def leave(self) -> list[str]:
+    def leave(self, failed: BaseException | None = None) -> list[str]:
         """Put back the libraries in reverse order, then the context; name what could not be.
 
-        Called a second time, it does what is left.
+        Called a second time, it does what is left. ``failed`` is the error with which the last
+        library could not be left.
         """
         plan = self.plan
+        if self.open == NESTED:  # the body may have moved a library away
+            return [] if plan.is_current() else plan.set_current()
         lost: list[str] = []
-        interrupt: BaseException | None = None
+        interrupt = None if failed is None else self._note(failed, lost, None)
         try:
-            is_here = not loader.is_forked and plan.ask_context() == plan.answer
+            is_here = not loader.is_forked and plan.ask_context() == plan.context
         except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             is_here = False
         if not is_here:  # the body may have changed the device
-            self._set_context(plan.context, "of", lost)
-        if self.open == _WRITTEN_OUT == plan.count:
-            leave_one, leave_two, leave_three = plan.leaves
-            one, two, three = self.tokens
-            try:
-                leave_three(three)
-                self.open = 2
-                leave_two(two)
-                self.open = 1
-                leave_one(one)
-                self.open = 0
-            except BaseException as error:  # noqa: BLE001 - the others are restored all the same
-                interrupt = self._note(error, lost, None)
-        while self.open:  # another number of libraries, or one has failed
+            self.set_context(lost)
+        if self.before is not None:
+            self.let_others_wait(lost)
+        while self.open:
             try:
                 plan.leaves[self.open - 1](self.tokens[self.open - 1])
                 self.open -= 1
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost, interrupt)
-        if self.previous is not plan.context or not plan.keeps_device:
-            self._set_context(self.previous, "before", lost)
-            self._restore_devices(lost)
+        if self.previous is not None:
+            self.put_device_back(lost)
         if interrupt is not None:
             raise interrupt
         return lost
 
-    def _set_context(self, context: int, place: str, lost: list[str]) -> None:
+    def set_context(self, lost: list[str], context: int | None = None) -> None:
+        """Make the stream's context current, or another; 0 for none."""
+        wanted = self.plan.context if context is None else context
         try:
-            driver.set_context(context or driver.default_context())
+            driver.set_context(wanted or driver.default_context())
         except errors.StreamKitError as error:
+            place = "of" if context is None else "before"
             lost.append(f"the device {place} {self.stream!r} ({error})")
 
-    def _restore_devices(self, lost: list[str]) -> None:
-        """Put the devices back that libraries keep beside the context, which is back already."""
-        for name, device in self.devices.items():
+    def put_device_back(self, lost: list[str]) -> None:
+        """Put back the context from before, and then the devices that libraries keep beside it."""
+        context, devices = self.previous or (0, {})
+        self.set_context(lost, context)
+        for name, device in devices.items():
             try:
-                self.plan.trackers[name].restore(device)
+                self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
 
@@ -337,72 +311,62 @@ class CudaScope:
         if interrupt is None and not isinstance(error, Exception):
             return error
         self.open -= 1
-        if self.open < len(self.plan.moved):
-            lost.append(f"{self.plan.moved[self.open].name} ({type(error).__name__}: {error})")
+        moved = self.plan.choice.moved
+        if self.open < len(moved):  # else it is what fills three up
+            lost.append(f"{moved[self.open].name} ({type(error).__name__}: {error})")
         return interrupt
 
+    # -- an ordered scope, where the context is the stream's
 
-class OrderedScope(CudaScope):
-    """A scope that waits for the libraries' earlier work, and for which their later work waits."""
-
-    __slots__ = ("_before", "_queue")
-
-    def __init__(self, queue: QueueRecord) -> None:
-        self._queue = queue
-        # the queues for which the scope waits, and which wait for the scope's end, each with the
-        # stream that keeps the queue alive
-        self._before: list[tuple[QueueRecord, Any]] = []
-
-    def order(self) -> None:
+    def wait_for_others(self) -> None:
         """Let the queue wait for each library's previous stream, as far as a capture allows.
 
         A wait over the border of a capture would break it. So inside one, the queue's own or that
         of the first library that captures, it waits only for those that take part: a queue outside
         forks from it. CaptureError if it is illegal to ask.
         """
-        queue = self._queue
-        others = loaded_libraries.other_queues(queue, self.plan.moved)
-        own = ordering.capture_of(queue)
-        captures = [ordering.capture_of(other) for other, _ in others]
+        queue = self.stream._live()
+        others = loaded_libraries.other_queues(queue, self.plan.choice.moved)
+        # the libraries' default streams are of the primary context
+        here = queue.context if queue.primary else 0
+        own = ordering.capture_of(queue, here)
+        captures = [ordering.capture_of(other, here) for other, _ in others]
         inside = own or next(filter(None, captures), None)
         if own == 0:
             raise _illegal(queue)
         if 0 in captures and not inside:
             raise _illegal(others[captures.index(0)][0])
-        for index, before in enumerate(others):
+        waited: list[tuple[QueueRecord, Any]] = []
+        self.before = queue, waited
+        for index, other in enumerate(others):
             if captures[index] == inside:
-                ordering.wait_queue(queue, before[0])
-                self._before.append(before)
+                ordering.wait_queue(queue, other[0], False, here)  # noqa: FBT003 - as its parameter
+                waited.append(other)
 
-    def leave(self) -> list[str]:
-        """Let the previous streams wait for the queue, and put everything back."""
-        lost: list[str] = []
+    def let_others_wait(self, lost: list[str]) -> None:
+        """Let the previous streams wait for the queue; note those that cannot."""
+        assert self.before is not None  # noqa: S101 - for type checkers: only then it is called
+        queue, others = self.before
         own: int | None = None
-        for number, (other, _) in enumerate(self._before):
+        here = queue.context if queue.primary and not lost else 0
+        for number, (other, _) in enumerate(others):
             try:
-                own = own if number else ordering.capture_of(self._queue)
-                capture = ordering.capture_of(other)
+                own = own if number else ordering.capture_of(queue, here)
+                capture = ordering.capture_of(other, here)
                 if capture == own:  # else it would take one into the capture of the other
-                    ordering.wait_queue(other, self._queue)
+                    ordering.wait_queue(other, queue, False, here)  # noqa: FBT003 - as above
                 elif own is None and capture == 0:
                     lost.append(f"the order after {self.stream!r} ({_illegal(other)})")
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
-        return lost + super().leave()
 
 
 def _illegal(queue: QueueRecord) -> Exception:
     return messages.illegal_in_capture("an ordered scope", queue, "end the capture first.")
 
 
-class NestedScope:
-    """A scope inside one of the same stream, where everything is current already."""
-
-    __slots__ = ("again", "key", "plan", "stream")
-
-    def __init__(self, stream: Scoped, key: object, plan: Plan) -> None:
-        self.stream, self.key, self.plan, self.again = stream, key, plan, 0
-
-    def leave(self) -> list[str]:
-        """Make this stream current again where the body moved a library away from it."""
-        return [] if self.plan.is_current() else self.plan.set_current()
+def nested(stream: Scoped, key: object, plan: Plan) -> CudaScope:
+    """Return a scope inside one of the same stream, where everything is current already."""
+    scope = CudaScope()
+    scope.stream, scope.key, scope.plan, scope.open = stream, key, plan, NESTED
+    return scope

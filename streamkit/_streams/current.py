@@ -11,8 +11,7 @@ from streamkit._queues import loaded_libraries, open_scopes, registry
 from streamkit._queues.arrays import place_of
 from streamkit._streams import host_stream
 from streamkit._streams.factories import default_stream, from_handle
-from streamkit._streams.host_stream import HostStream
-from streamkit._streams.stream import CudaStream, wrap
+from streamkit._streams.stream import CudaStream, wrap, wrapped
 from streamkit._support import refusals
 from streamkit._support.messages import describe, misplaced_arguments
 from streamkit.errors import OneQueueError, ScopeError
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Never
 
+    from streamkit._streams.host_stream import HostStream
     from streamkit.protocols import ArrayLike, StreamLike
 
 
@@ -207,19 +207,18 @@ class use:  # noqa: N801 - used as a function
         if misplaced:
             raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream
-        is_open = type(given) is CudaStream and given._queue is not None  # noqa: SLF001 - and ours
-        self.stream: CudaStream[Any] | HostStream = given if is_open else wrap(given)
+        if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
+            seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call
+            known = None if seen is None else seen()
+            given = known if known is not None and known._native is given else wrap(given)  # noqa: SLF001 - as above
+        self.stream: CudaStream[Any] | HostStream = given
         self._libraries = None if libraries is None else named(libraries)
         self._ordered = ordered
         self._is_unentered = True
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
         self._is_unentered = False
-        if isinstance(self.stream, HostStream):
-            self.stream._enter(self, is_ordered=self._ordered)  # noqa: SLF001 - ``with stream`` under another key
-        else:
-            self.stream.__enter__(self, self._libraries, self._ordered)
-        return self.stream
+        return self.stream.__enter__(self, self._libraries, self._ordered)
 
     def __call__(self, _: object) -> NoReturn:
         """Raise TypeError: a decorator would hold the stream from the definition on."""

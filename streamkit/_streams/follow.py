@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streamkit._cuda import driver
 from streamkit._queues import open_scopes, registry
 from streamkit._queues.open_scopes import stack
-from streamkit._queues.scope import NestedScope, choose
+from streamkit._queues.scope import choose, nested
 from streamkit._streams import host_stream
 from streamkit._streams.current import current_stream, named
 from streamkit._support import refusals
@@ -100,14 +100,14 @@ class follow:  # noqa: N801 - used as a function
                 and plan.names == choice.names
                 and plan.is_current()
             ):
-                scopes += (NestedScope(stream, self, plan),)
+                scopes += (nested(stream, self, plan),)
                 return stream  # type: ignore[no-any-return]  # a scope's stream
         stream = current_stream(library)
         plan = stream._plans.get(libraries)  # noqa: SLF001 - no attribute for users
         if plan is None or plan.loaded is not choice.loaded:
-            plan = stream._new_plan(libraries)  # noqa: SLF001 - no method for users
+            plan = stream._plan_now(libraries)  # noqa: SLF001 - no method for users
         if plan.is_current_anyway():
-            scopes += (NestedScope(stream, self, plan),)
+            scopes += (nested(stream, self, plan),)
         else:
             stream.__enter__(self, libraries)
         return stream  # type: ignore[no-any-return]  # a library's own is a CudaStream
@@ -148,7 +148,7 @@ class _UnmovedScope:
     __slots__ = "key", "stream"
 
     plan = None
-    again = 0
+    open = 0
 
     def __init__(self, key: object) -> None:
         self.key = key

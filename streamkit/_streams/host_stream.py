@@ -215,27 +215,21 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._kept.add(_KeptOnHost(objects, mark))
         keepalive.let_go((self._kept,))
 
-    def _enter(self, key: object, *, is_ordered: bool = False) -> None:
-        """Open a scope of this thread; ``open_scopes.leave`` takes the same ``key``.
+    def __enter__(self, key: object = None, _: object = None, ordered: bool = False) -> Self:  # noqa: FBT001, FBT002 - as of a CUDA stream
+        """Wait for the queue's turn; the body runs inline as its next item.
 
-        ``is_ordered`` makes no difference here, because the body runs in its own thread.
+        If the stream has waited for work that failed, the error is raised instead. ``use`` passes
+        its own options, and itself as the key under which ``open_scopes.leave`` ends the scope.
         """
         self._check_open()
-        scope = _HostScope(self, key)
+        scope = _HostScope(self, key or self)
         try:
             if not self._is_inline():
-                scope.begin(self._work, is_ordered=is_ordered)
+                scope.begin(self._work, is_ordered=ordered)
             open_scopes.stack.scopes.append(scope)
         except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
             raise
-
-    def __enter__(self) -> Self:
-        """Wait for the queue's turn; the body runs inline as its next item.
-
-        If the stream has waited for work that failed, the error is raised instead.
-        """
-        self._enter(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -496,7 +490,7 @@ class _HostScope:
     """One open scope on a thread's stack, without a turn until ``begin``."""
 
     plan = None
-    again = 0
+    open = 0
     _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
     stops = False  # whether a wait of this thread inside has failed

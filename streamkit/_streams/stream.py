@@ -28,8 +28,8 @@ from streamkit._support.reports import Submitted
 from streamkit._support.weak_table import WeakTable
 from streamkit.backends import names
 from streamkit.protocols import Event, Stream
-from streamkit.protocols.adapters import traits_of
-from streamkit.protocols.queues import LEGACY
+from streamkit.protocols.adapters import USUAL
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -101,15 +101,17 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             return None
         if not hasattr(self, "_found"):
             return None
-        queue = identity.identify(*self._found, self._native)
+        found, adapter = self._found
+        queue = identity.identify(found, adapter, self._native)
         self._set_queue(queue)
+        self._views = {adapter.name: self._native}  # no owner, so the object hides none
         if queue.id is not None:
-            _wrapped.put(id(self._native), self)
+            wrapped.put(id(self._native), self)
         return queue
 
     def _set_queue(self, queue: QueueRecord) -> None:
         """Note the queue; where the owner can close it, each use of the stream asks that first."""
-        self._closable = identity.closable(queue)
+        self._closable = None if queue.owner is None else identity.closable(queue)
         self._queue = queue if self._closable is None else None
 
     @property
@@ -366,25 +368,25 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         if queue is None or queue.thread is not None:
             queue = self._live()
         stream: Any = other
-        if type(other) in registry.stream_types:
-            source = _queue_of(other)
-        else:
-            if not isinstance(other, CudaStream):
-                event = find_event(other, self)
-                if event is not None:
-                    held = event._held() if external else None  # noqa: SLF001 - no method for users
-                    is_near = event._device == queue.device  # noqa: SLF001 - as above
-                    handle = event.handle if is_near else event._handle_for(self, queue.device)  # noqa: SLF001 - as above
-                    ordering.wait_event(queue, handle, external=external, held=held)
-                    return
-                library = registry.work_library(other)
-                if library is not None:
-                    self._wait_for_work(library, other, external=external)
-                    return
-                stream = wrap(stream)
-            source = stream._queue  # noqa: SLF001 - another of this class
-            if source is None or source.thread is not None:
-                source = stream._live()
+        if type(other) is not CudaStream:
+            if type(other) in registry.stream_types:
+                ordering.wait_queue(queue, _queue_of(other), external)
+                return
+            event = find_event(other, self)
+            if event is not None:
+                held = event._held() if external else None  # noqa: SLF001 - no method for users
+                is_near = event._device == queue.device  # noqa: SLF001 - as above
+                handle = event.handle if is_near else event._handle_for(self, queue.device)  # noqa: SLF001 - as above
+                ordering.wait_event(queue, handle, external=external, held=held)
+                return
+            library = registry.work_library(other)
+            if library is not None:
+                self._wait_for_work(library, other, external=external)
+                return
+            stream = wrap(stream)
+        source = stream._queue  # noqa: SLF001 - another of this class
+        if source is None or source.thread is not None:
+            source = stream._live()
         ordering.wait_queue(queue, source, external)
 
     def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
@@ -414,18 +416,17 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         except (KeyError, TypeError):  # not made yet, or no name at all
             return self._view(registry.adapter(library))
 
-    def _view(self, served: Adapter) -> Any:
-        queue, closable = self._live(), self._closable
+    def _view(self, served: Adapter, queue: QueueRecord | None = None) -> Any:
+        is_here = queue is not None
+        queue = queue or self._live()
+        closable = self._closable
         views = self._views if closable is None else closable.views
         found = views.get(served.name)
         if found is None:
-            found, may_keep = identity.view(queue, self._native, served)
+            found, may_keep = identity.view(queue, self._native, served, is_here=is_here)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
-                if views is _NONE:
-                    with identity.lock:  # another thread may be first
-                        if self._views is _NONE:
-                            self._views = {}
-                        views = self._views
+                if views is _NONE:  # of two threads here, one has its view looked for again
+                    views = self._views = {}
                 found = views.setdefault(served.name, found)
         return found
 
@@ -487,8 +488,8 @@ def _origin(native: object) -> str:
 
 # -- any library's stream ---------------------------------------------------------------------
 
-# id of a library's stream -> its StreamKit stream, which holds it, so that the id stays its own
-_wrapped: WeakTable[CudaStream[Any]] = WeakTable()
+wrapped: WeakTable[CudaStream[Any]] = WeakTable()
+"""By the id of a library's stream its StreamKit stream, which holds it: the id stays its own."""
 
 
 @overload
@@ -520,7 +521,7 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
         DeviceMismatchError: The driver disagrees with ``device``.
         NoDeviceError: There is no CUDA here.
     """
-    seen = _wrapped.get(id(obj))
+    seen = wrapped.get(id(obj))
     if seen is not None and device is None:
         stream = seen()
         if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
@@ -544,7 +545,17 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
                 stream._spelled = found.handle  # noqa: SLF001 - the hot path
             queue.latest = stream  # last, because another thread may use it from here on
             return stream  # kept the second time: then there will be a third
-    elif device is None and identity.can_wait(found, adapter):
+    # The queue can be identified at the first use if the object names its device and owns nothing
+    # that would have to be kept alive, and if no watcher waits to hear of it.
+    elif (
+        found.owner is None
+        and device is None
+        and found.device is not None
+        and found.handle > PER_THREAD
+        and not (found.permanent or identity.watchers)
+        and (traits := getattr(adapter, "traits", USUAL)).streams_are_values
+        and traits.streams_are_fixed
+    ):
         stream = CudaStream(None, obj)
         stream._found = found, adapter  # noqa: SLF001 - the hot path
         return stream
@@ -552,13 +563,13 @@ def wrap(obj: Any, *, device: object = None) -> Any:  # noqa: C901 - the hot pat
         stream, is_fixed = _wrap_found(found, adapter, obj, device)
         if not is_fixed:
             return stream
-    _wrapped.put(id(obj), stream)
+    wrapped.put(id(obj), stream)
     return stream
 
 
 def _queue_of(obj: object) -> QueueRecord:
     """Return the queue of a library's stream for one call, without making a StreamKit stream."""
-    seen = _wrapped.get(id(obj))
+    seen = wrapped.get(id(obj))
     stream = None if seen is None else seen()
     if stream is not None and stream._native is obj:  # noqa: SLF001 - the hot path
         return stream._live()
@@ -583,7 +594,7 @@ def _wrap_found(
         queue.id is not None
         and queue.thread is None
         and (is_named or not queue.is_default)
-        and traits_of(adapter).streams_are_fixed
+        and getattr(adapter, "traits", USUAL).streams_are_fixed
     )
     if is_fixed and queue.permanent:
         queue.latest = stream  # for a library's current stream, which is wrapped again and again

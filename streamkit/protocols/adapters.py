@@ -102,12 +102,12 @@ class Traits(NamedTuple):
     """The version of CUDA that the library is built for, if its package's metadata do not tell."""
 
 
-_USUAL = Traits()
+USUAL = Traits()
 
 
 def traits_of(adapter: object) -> Traits:
     """Return the adapter's ``traits``, or the usual ones."""
-    traits: Traits = getattr(adapter, "traits", _USUAL)
+    traits: Traits = getattr(adapter, "traits", USUAL)
     return traits
 
 

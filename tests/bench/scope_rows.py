@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkit as sk
 from bench.arranging import ask, each_once, edge, looks, moves, row
+from bench.end_to_end import SIDE, STEPS, ways
 from bench.timing import Arms, Libraries, Plan, calls_without, each_of
 from streamkit.testing import _gate
 
@@ -64,6 +65,43 @@ def _scope(libraries: Libraries) -> Generator[Arms]:
 def _scope_of_pool(libraries: Libraries) -> Generator[Arms]:
     s = sk.wrap(libraries.torch.cuda.Stream())
     yield _scopes(libraries, s, bare=each_of(moves(libraries, s, _ALL)))
+
+
+@_row(
+    "with s:, three libraries, between other work",
+    _MANAGERS,
+    at_most=0.45,
+    aim=0.35,
+    note="on torch's pool stream; before each one a step of the three libraries, as in a program",
+)
+def _scope_between_work(libraries: Libraries) -> Generator[Arms]:
+    torch, cupy, device = libraries.torch, libraries.cupy, f"cuda:{libraries.device}"
+    x, y = torch.ones(32, 32, device=device), cupy.ones((32, 32))
+    z = libraries.warp.zeros((32, 32), device=device)
+
+    def step() -> None:
+        torch.nn.functional.relu(x @ x)
+        cupy.sqrt(y + 1)
+        z.fill_(1.0)
+
+    s = sk.wrap(torch.cuda.Stream())
+    yield _scopes(libraries, s, before=step, turn=1, bare=each_of(moves(libraries, s, _ALL)))
+
+
+@_row(
+    f"{STEPS} steps of the libraries, a scope in each",
+    f"the {STEPS} steps in one scope",
+    at_most=1.25,
+    aim=1.10,
+    note="until the GPU has run them",
+)
+def _scope_in_each_step(libraries: Libraries) -> Generator[Arms]:
+    torch = libraries.torch
+    runs = ways(libraries, torch.ones(SIDE, SIDE, device=f"cuda:{libraries.device}"))
+    ours, theirs = (
+        each_of([runs[name], torch.cuda.synchronize]) for name in ("a scope a step", "one scope")
+    )
+    yield Arms(ours, theirs, one_turn=1)
 
 
 @_row(

@@ -77,6 +77,7 @@ class Arms:
     after: Callable[[], object] = lambda: None  # called after each turn
     clear: Callable[[], object] = lambda: None  # called after the turns of all, their lists gone
     one_turn: int = 0  # calls of a repeat's only turn, for items that are costly to make
+    turn: int = TURN  # calls of each turn else
     each: int = 1  # how many calls an item stands for
 
 
@@ -123,7 +124,7 @@ def take_turns(
     arms: Arms, repeats: int, iterations: int, sync: Callable[[], object]
 ) -> list[list[float]]:
     """Return the nanoseconds of a call in each repeat: of ours, of theirs, and bare if asked."""
-    turn = min(arms.one_turn or TURN, iterations)
+    turn = min(arms.one_turn or arms.turn, iterations)
     turns = 1 if arms.one_turn else iterations // turn
     empty = min(_time(_empty, [None] * turn) for _ in range(20))
     sides = [(arms.ours, arms.ours_items), (arms.theirs, arms.theirs_items)]

@@ -225,14 +225,14 @@ def test_a_call_that_is_not_known_here_is_noted_by_its_name(cupti, subscription)
 
 def test_a_recording_watches_the_queues_that_are_met_until_it_stops(cupti, monkeypatch):
     monkeypatch.setattr(identity, "living", list)
-    before = identity._watchers
+    before = [*identity.watchers]
     recordings = [DriverRecording() for _ in range(2)]
     for one in recordings:
         one.start()
     recordings[0].stop()
-    assert identity._watchers == (*before, recordings[1]._meet)
+    assert identity.watchers == [*before, recordings[1]._meet]
     recordings[1].stop()
-    assert identity._watchers == before
+    assert identity.watchers == before
 
 
 def test_a_capture_that_did_not_begin_is_not_noted(cupti, subscription):
