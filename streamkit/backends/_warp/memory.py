@@ -398,8 +398,8 @@ def warn_of_version() -> None:
 
 def warn_of_allocator(device: Any) -> None:
     """Warn, once, of an allocator that the program has set and that may free too early."""
-    allocator = allocator_of(device)
-    if allocator is None or isinstance(allocator, _managed):
+    allocator = warp.get_device_allocator(device)
+    if isinstance(allocator, _managed):
         return
     number = id(allocator)
     if number not in _warned:
