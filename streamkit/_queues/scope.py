@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
-from streamkit._queues import loaded_libraries, ordering, registry
+from streamkit._queues import identity, loaded_libraries, ordering, registry
 from streamkit._queues.open_scopes import leave, stack
 from streamkit._support import messages
 from streamkit.protocols import Binding
@@ -378,8 +378,10 @@ class OrderedScope(CudaScope):
         """Let the previous streams wait for the queue, and put everything back."""
         lost: list[str] = []
         own: int | None = None
-        for number, (other, _) in enumerate(self._before):
+        for number, (other, native) in enumerate(self._before):
             try:
+                _refuse_closed(self._queue, None, self.stream)
+                _refuse_closed(other, native, native)
                 own = own if number else ordering.capture_of(self._queue)
                 capture = ordering.capture_of(other)
                 if capture == own:  # else it would take one into the capture of the other
@@ -389,6 +391,17 @@ class OrderedScope(CudaScope):
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
         return lost + super().leave()
+
+
+def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
+    """Raise StreamClosedError, of ``what``, if the queue's owner or the library's stream is closed.
+
+    A stream of cuda.core lives as long as any of its objects, such as the queue's own.
+    """
+    for owner in () if queue.permanent else (queue.owner, native):
+        shares = queue.core is not None and isinstance(owner, type(queue.core))
+        if not shares and identity.has_closed(owner, queue):
+            raise messages.closed(what)
 
 
 def _illegal(queue: QueueRecord) -> Exception:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 
 from emulator.build import SONAME
 
 
 def load(path):
-    """Bring the driver into this process, where everybody who looks for libcuda then finds it."""
-    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    """Bring the driver into this process, where everybody who looks for libcuda then finds it.
+
+    Why it ends the process is said where standard error goes now, which pytest captures later.
+    """
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).emulated_complain_to(os.dup(2))
 
 
 def _library():
@@ -66,9 +71,14 @@ def recycle(on):
     _library().emulated_recycle(int(on))
 
 
-def dead_handles_used():
-    """How many calls were given a handle that is not alive, since this was last asked."""
-    return _library().emulated_dead_handles_used()
+@contextlib.contextmanager
+def dead_handles_refused():
+    """Have a dead stream, event or context refused with an error, and not end the process."""
+    _library().emulated_refuse_dead_handles(1)
+    try:
+        yield
+    finally:
+        _library().emulated_refuse_dead_handles(0)
 
 
 def end_captures():
