@@ -119,11 +119,11 @@ class OwnedEvent:
         elif driver.is_usable():
             # this fails in a broken context, which every other call reports
             with contextlib.suppress(errors.DriverError):
-                if self._context_lives():
+                if self.exists():
                     events.destroy(self.handle)
 
-    def _context_lives(self) -> bool:
-        """Whether the event surely exists: with a context that ends its events end.
+    def exists(self) -> bool:
+        """Whether the driver surely has the event: with a context that ends its events end.
 
         A primary one stays. Of another, if it is current, the driver says whether it has ended.
         """

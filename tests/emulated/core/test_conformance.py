@@ -48,11 +48,12 @@ def test_every_library_is_tried_that_runs_here():
 
 # ten seconds: the whole kit on the unchanged adapter, and on each mutant the checks that find it
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, monkeypatch):
+def found(tmp_path_factory):
     need("cuda")
     # of a mutant that destroys what it borrows, the kit asks the driver whether the stream is there
-    monkeypatch.setenv("EMULATED_REFUSE_DEAD", "1")
-    return run_kit(tmp_path_factory.mktemp("mutants"), MUTANTS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EMULATED_REFUSE_DEAD", "1")
+        return run_kit(tmp_path_factory.mktemp("mutants"), MUTANTS)
 
 
 @pytest.mark.parametrize("adapter", RIGHT)
