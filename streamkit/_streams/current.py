@@ -127,7 +127,7 @@ def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
-    """Check that the libraries share one queue.
+    """Check that the libraries share one queue, inside a scope that of the scope.
 
     Args:
         libraries: Which; None for every loaded one that has a current stream.
@@ -139,9 +139,12 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     streams = current_streams()
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
-    if len(set(streams.values())) > 1:
+    scopes = {open_scopes.stream_for(name, found.device) for name, found in streams.items()}
+    scopes.discard(None)
+    if len({*streams.values(), *scopes}) > 1:
+        around = f"; the scope is of {', '.join(map(describe, scopes))}" if scopes else ""
         raise OneQueueError(
-            f"the libraries are not on one queue: {_listed(streams)}. Put the work inside "
+            f"the libraries are not on one queue: {_listed(streams)}{around}. Put the work inside "
             "'with streamkit.use(stream):', after every import."
         )
 

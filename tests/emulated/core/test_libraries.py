@@ -24,7 +24,11 @@ stream = sk.new_stream()
 with stream:
     import toyb
     assert current_handles(toya, toyb) == [stream.handle, 0]
+    sk.assert_one_queue(libraries=["toya"])
+    told = str(error_of(sk.OneQueueError, sk.assert_one_queue, libraries=["toyb"]))
+    assert f"toyb on {sk.default_stream()!r}; the scope is of {stream!r}" in told
     with stream:
+        sk.assert_one_queue()
         assert current_handles(toya, toyb) == [stream.handle] * 2
 with stream:
     assert current_handles(toya, toyb) == [stream.handle] * 2

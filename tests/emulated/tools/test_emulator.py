@@ -165,8 +165,7 @@ DEAD = {
     "context": ("cuCtxSetCurrent", "made = do(cu.cuCtxCreate, *new); do(cu.cuCtxDestroy, made)"),
     "event of a dead context": (
         "cuEventQuery",
-        "context, made = do(cu.cuCtxCreate, *new), do(cu.cuEventCreate, 2)\n"
-        "do(cu.cuCtxDestroy, context)",
+        "c = do(cu.cuCtxCreate, *new); made = do(cu.cuEventCreate, 2); do(cu.cuCtxDestroy, c)",
     ),
 }
 
