@@ -26,7 +26,7 @@ with stream:
     assert current_handles(toya, toyb) == [stream.handle, 0]
     sk.assert_one_queue(libraries=["toya"])
     told = str(error_of(sk.OneQueueError, sk.assert_one_queue, libraries=["toyb"]))
-    assert f"toyb on {sk.default_stream()!r}; the scope is of {stream!r}" in told
+    assert "toyb on " in told and f"; the scope is of {stream!r}" in told, told
     with stream:
         sk.assert_one_queue()
         assert current_handles(toya, toyb) == [stream.handle] * 2
