@@ -73,8 +73,8 @@ from support.gpu.raw import Foreign, destroy_stream, held, idle, make_stream
 gate, owner, holders = Gate(), Foreign(make_stream()), [1]
 stream, memory = sk.wrap(owner), type("Memory", (), {})()
 made, seen = work()
-made.memory, kept = [Storage(memory, is_own=True, is_held=lambda _: holders != [])], weakref.ref(memory)
-made.hold = gate.hold
+made.memory = [Storage(memory, is_own=True, is_held=lambda _: holders != [])]
+made.hold, kept = gate.hold, weakref.ref(memory)
 stream.wait(made)
 assert waits[-1] != owner.handle and held(stream.handle), "it waits for the one that was met"
 del memory, made

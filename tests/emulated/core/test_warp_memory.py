@@ -113,7 +113,7 @@ def test_an_owner_closes_a_stream_inside_the_scope(warp, array, of_core, ordered
     with sk.use(outer):
         place, temporary = warp.get_stream("cuda:0"), array()
         with (
-            pytest.raises(sk.ScopeError, match="the order after .* is closed")
+            pytest.raises(sk.ScopeError, match=r"the order after .* is closed")
             if lost
             else contextlib.nullcontext(),
             sk.use(inner, ordered=ordered),
