@@ -40,20 +40,6 @@ def innermost_on(*, host: bool) -> Any:
     return next((s for s in streams if s is not None and (s.device_id is None) is host), None)
 
 
-def stream_for(library: str, device: str) -> Any:
-    """Return the stream of the scope of this thread that concerns a library; None if none does.
-
-    It has moved the library, or was entered before the library was loaded.
-    """
-    for scope in reversed(stack.scopes):
-        plan = getattr(scope, "plan", None)
-        if plan is None or scope.stream.device != device:  # a host stream moves no library
-            continue
-        if library in plan.names or library not in {one.name for one in plan.loaded}:
-            return scope.stream
-    return None
-
-
 def holds(stream: object) -> bool:
     return any(scope.stream is stream for scope in stack.scopes)
 

@@ -199,8 +199,7 @@ def _load_entry(entry: EntryPoint) -> Adapter:
     try:
         loaded = entry.load()
     except Exception as error:
-        cause = error if isinstance(error, (ImportError, AttributeError)) else repr(error)
-        message = f"{plugin} cannot be imported: {cause}. Reinstall it, or uninstall it."
+        message = f"{plugin} cannot be imported: {error!r}. Reinstall it, or uninstall it."
         raise errors.BackendNotInstalledError(message, name=entry.name) from error
     if not isinstance(loaded, Adapter) or isinstance(loaded, type):
         message = (

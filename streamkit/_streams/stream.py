@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
@@ -408,13 +409,10 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             if captures:
                 ordering.wait_queue(mine, queue)  # which takes it into the capture
         key = object()
-        stream.__enter__(key, frozenset((library.name,)))
-        try:
+        with contextlib.ExitStack() as scope:
+            stream.__enter__(key, frozenset((library.name,)))
+            scope.push(functools.partial(open_scopes.leave, key))
             found = library.work_of(work).wait()
-        except BaseException as error:
-            open_scopes.leave(key, None, error)
-            raise
-        open_scopes.leave(key)
         ordering.wait_queue(queue, mine)
         if captures:
             active_captures.keep_in_graphs(work)

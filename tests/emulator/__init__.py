@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 
@@ -69,16 +68,6 @@ def live(kind):
 def recycle(on):
     """Whether handles are given again at once, as by default; ids never are."""
     _library().emulated_recycle(int(on))
-
-
-@contextlib.contextmanager
-def dead_handles_refused():
-    """Have a dead stream, event or context refused with an error, and not end the process."""
-    _library().emulated_refuse_dead_handles(1)
-    try:
-        yield
-    finally:
-        _library().emulated_refuse_dead_handles(0)
 
 
 def end_captures():

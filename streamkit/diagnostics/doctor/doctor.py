@@ -384,7 +384,7 @@ class _OnDevice:
     def _apart(self) -> Iterator[Finding]:
         """Yield the libraries on a stream that no scope set, or that has another context."""
         for name, (stream, standing, starts_on_default) in self.current.items():
-            wanted = open_scopes.stream_for(name, stream.device)
+            wanted = _scope_of(name, stream.device)
             if wanted is not None and stream != wanted:
                 yield Finding(
                     "outside-the-scope",
@@ -417,7 +417,7 @@ class _OnDevice:
             if current is None or current.standing.kind != "nonblocking":
                 continue
             device = current.standing.device
-            if open_scopes.stream_for(row.name, device) is None:
+            if _scope_of(row.name, device) is None:
                 yield Finding(
                     "blocking-mixture",
                     f"the current stream of {row.label} is a nonblocking one of {device}, and "
@@ -457,3 +457,16 @@ def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
         primary=queue.primary,
     )
     return _Current(stream, standing, traits.starts_on_default)
+
+
+def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
+    """Return the stream that this thread's scopes made current in the library, None if none."""
+    for scope in reversed(open_scopes.stack.scopes):
+        plan = getattr(scope, "plan", None)
+        if plan is None or scope.stream.device != device:  # a host stream moves no library
+            continue
+        moved = {one.name for one in plan.moved}
+        if library in moved or library not in {one.name for one in plan.loaded}:
+            stream: CudaStream[Any] = scope.stream
+            return stream
+    return None

@@ -25,8 +25,7 @@ with stream:
     import toyb
     assert current_handles(toya, toyb) == [stream.handle, 0]
     sk.assert_one_queue(libraries=["toya"])
-    told = str(error_of(sk.OneQueueError, sk.assert_one_queue, libraries=["toyb"]))
-    assert "toyb on " in told and f"; the scope is of {stream!r}" in told, told
+    sk.assert_one_queue(libraries=["toyb"])
     with stream:
         sk.assert_one_queue()
         assert current_handles(toya, toyb) == [stream.handle] * 2
@@ -35,6 +34,25 @@ with stream:
 assert current_handles(toya, toyb) == [0, 0]
 """,
         toya="",
+        toyb="",
+    )
+
+
+def test_a_library_loaded_inside_is_noticed_though_it_is_alone(program):
+    program(
+        """
+stream, other = sk.new_stream(), sk.new_stream(1)
+with stream:
+    sk.assert_one_queue()
+    import toyb
+    assert f"; the scope on {stream!r}" in str(error_of(sk.OneQueueError, sk.assert_one_queue))
+    with other:
+        sk.assert_one_queue()
+    with stream:
+        sk.assert_one_queue()
+with sk.new_stream("cpu"):
+    sk.assert_one_queue()
+""",
         toyb="",
     )
 

@@ -147,13 +147,6 @@ EXPORT int emulated_live(const char *kind) {
     return -1;
 }
 
-/* Whether a dead handle is refused with an error, instead of the process's end. */
-EXPORT void emulated_refuse_dead_handles(int on) {
-    pthread_mutex_lock(&lock);
-    refuses_dead_handles = on;
-    pthread_mutex_unlock(&lock);
-}
-
 /* Where the end of the process is explained: to a descriptor that nobody captures. */
 EXPORT void emulated_complain_to(int descriptor) { complaints = descriptor; }
 

@@ -216,6 +216,52 @@ def test_a_reduction_in_a_scope_comes_after_what_cupy_has_written(tmp_path, orde
     assert run(REDUCTION.replace("ORDERED", str(ordered)), tmp_path) == [total, total]
 
 
+WHO_ENDS_FIRST = """
+import gc
+t = cupy.cuda.Stream(non_blocking=True)
+summed = torch.ones(1 << 20, device="cuda")
+work = dist.all_reduce(summed, async_op=True)
+waited = work if WAITS == "work" else work.get_future()
+if WAITS == "torch alone":
+    with torch.cuda.stream(torch.cuda.ExternalStream(t.ptr)):
+        waited.wait()
+else:
+    sk.wrap(t).wait(waited)
+as_cupy = cupy.from_dlpack(summed)
+with t:
+    as_cupy *= 2
+t.synchronize()
+total = float(as_cupy[0])
+del as_cupy, work, waited
+gc.collect()
+if ENDS == "the stream":
+    del t
+elif ENDS == "the memory":
+    del summed
+gc.collect()
+t = summed = None
+gc.collect()
+again = [torch.ones(1 << 20, device="cuda") for _ in range(4)]
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(total)
+"""
+
+
+@pytest.mark.parametrize("waits", ["work", "future"])
+@pytest.mark.parametrize("ends", ["the stream", "the memory", "neither"])
+def test_the_memory_and_the_stream_that_waited_may_end_in_any_order(tmp_path, ends, waits):
+    program = WHO_ENDS_FIRST.replace("ENDS", repr(ends)).replace("WAITS", repr(waits))
+    assert run(program, tmp_path) == ["4.0", "4.0"]
+
+
+def test_control_torch_remembers_a_stream_that_waits_for_a_future(tmp_path):
+    """It records an event on the stream, which CuPy has destroyed, and ends the process."""
+    program = WHO_ENDS_FIRST.replace("ENDS", "'the stream'").replace("WAITS", "'torch alone'")
+    with pytest.raises(AssertionError, match=r"CUDA error|context|terminate"):
+        run(program, tmp_path)
+
+
 STEPS = """
 import warp
 from support.gpu import warp_kernel
