@@ -392,8 +392,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
     def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
         """Have the library order the work before this stream, made current for the call.
 
-        The library may remember the stream, so one whose owner can end it waits for a stream of
-        ours instead, which is kept for later, and the memory of the result is kept for it.
+        Its allocator may remember the stream. If that can die, it waits for one of ours instead.
         """
         if external:
             raise ValueError(
@@ -401,19 +400,20 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
                 "again: leave out external."
             )
         queue = mine = self._live()
-        stream, captures = self, ordering.capture_of(queue) is not None
+        stream: CudaStream[Any] = self
+        captures = ordering.capture_of(queue) is not None
         if identity.owners_of(queue):
             mine = lifetime.create(queue.device, nonblocking=True, priority=0)
             identity.register(mine)
             stream = CudaStream(mine, None)
-            if captures:
-                ordering.wait_queue(mine, queue)  # which takes it into the capture
+        if captures:
+            ordering.wait_queue(mine, queue)  # which takes another one into the capture
         key = object()
         with contextlib.ExitStack() as scope:
             stream.__enter__(key, frozenset((library.name,)))
             scope.push(functools.partial(open_scopes.leave, key))
             found = library.work_of(work).wait()
-        ordering.wait_queue(queue, mine)
+        ordering.wait_queue(queue, mine)  # nothing if it is this one
         if captures:
             active_captures.keep_in_graphs(work)
             return

@@ -20,6 +20,7 @@ import fnmatch
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -59,11 +60,11 @@ def block_of(mode):
         return contextlib.nullcontext()
     if mode == CONTROL:
         return on_a_stream_without_streamkit()
+    import torch
+
     import streamkit as sk
 
     if mode == SCOPE:
-        import torch
-
         return sk.use(torch.cuda.Stream())
     return sk.audit() if mode == AUDIT else sk.races()
 
@@ -93,24 +94,15 @@ class Plugin:
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
-            why = str(report.longrepr or "").strip().splitlines()[-1:] if report.failed else []
-            said = " ".join([report.outcome, *why])[:300]
-            self.tell(report.nodeid.partition("::")[2], said + self.accused[:300])
+            crash = getattr(report.longrepr, "reprcrash", None) if report.failed else None
+            said = f"{report.outcome} {crash.message if crash else ''}".split("\n")[0].strip()
+            self.tell(report.nodeid.partition("::")[2], (said + self.accused)[:400])
 
 
 def run_here(mode, file, told):
+    suite()  # imports the packages, of which pytest would else import parts by their paths
     plugin = Plugin(mode, told.open("w", encoding="utf-8"))
-    options = (
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        "--tb=line",
-        "-W",
-        "ignore",
-        "--import-mode=importlib",
-    )
+    options = ("-q", "--tb=short", "-W", "ignore", "--import-mode=importlib")
     return pytest.main([*options, f"--rootdir={told.parent}", file], plugins=[plugin])
 
 
@@ -152,22 +144,30 @@ def run_file(file, limit):
     return found
 
 
+def end_of(found, mode, test):
+    """Return how a test ended, without the words of its error; None for a later one of a crash."""
+    ends = found[mode]
+    if test not in ends and any(how.startswith("process") for how in ends.values()):
+        return None
+    return re.split(r"[:;]", ends.get(test, "not run"))[0]
+
+
 def differences(name, found, reasons):
     """Return a row for each test and mode that ends otherwise than the test as it is."""
     rows = []
     for test in sorted({test for ends in found.values() for test in ends}):
-        as_is, control = (found[mode].get(test, "no end").partition(" ")[0] for mode in MODES[:2])
-        for mode in MODES[2:]:
-            said = found[mode].get(test, "no end")
-            how, accused = said.partition(" ")[0].rstrip(";"), "; " in said and mode == RACES
-            if (how == as_is and not accused) or (mode == SCOPE and how == control):
+        full = f"{name}::{test}"
+        as_is, control, *others = (end_of(found, mode, test) for mode in MODES)
+        for mode, how in zip(MODES[2:], others, strict=True):
+            said = found[mode].get(test, "not run")
+            is_accused = " races: " in said
+            same = (as_is, control) if mode == SCOPE else (as_is,)
+            if None in (as_is, how) or (how in same and not is_accused):
                 continue
-            why = (
-                why for test_is, mode_is, why in reasons
-                if fnmatch.fnmatch(f"{name}::{test}", test_is) and mode in mode_is
-            )  # fmt: skip
-            rows.append({"test": f"{name}::{test}", "mode": mode, "as it is": as_is,
-                         "control": control, "seen": said, "reason": next(why, None)})  # fmt: skip
+            why = (why for test_is, modes, why in reasons
+                   if fnmatch.fnmatch(full, test_is) and mode in modes)  # fmt: skip
+            row = {"test": full, "mode": mode, "as it is": as_is, "control": control}
+            rows.append({**row, "seen": said, "reason": next(why, None)})
     return rows
 
 
