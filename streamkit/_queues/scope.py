@@ -399,8 +399,9 @@ def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
     A stream of cuda.core lives as long as any of its objects, such as the queue's own.
     """
     for owner in () if queue.permanent else (queue.owner, native):
-        shares = queue.core is not None and isinstance(owner, type(queue.core))
-        if not shares and identity.has_closed(owner, queue):
+        if owner is None or (queue.core is not None and isinstance(owner, type(queue.core))):
+            continue
+        if identity.has_closed(owner, queue):
             raise messages.closed(what)
 
 
