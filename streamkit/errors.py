@@ -11,7 +11,8 @@ from typing import Any
 _LOOK_BEFORE = (
     "An error of earlier GPU work can surface here: look at what ran on this device before."
 )
-_IN_CAPTURES = {  # by CUDA's numbers of the errors of captures
+_ADVICE = {  # by CUDA's numbers of errors, from 900 on of captures
+    400: "The stream or event is none, or was destroyed.",
     900: "It is illegal while a stream captures: do it before the capture, or after it.",
     901: "An earlier call has broken the capture, perhaps without an error of its own.",
     902: "Two captures cannot be joined.",
@@ -60,7 +61,7 @@ class DriverError(StreamKitError, RuntimeError):
         self.call: str = call
         self.name: str = name
         self.code: int = code
-        self._advice = advice or _IN_CAPTURES.get(code, _LOOK_BEFORE)
+        self._advice = advice or _ADVICE.get(code, _LOOK_BEFORE)
         super().__init__(call, name, code)
 
     def __reduce__(self) -> tuple[Any, ...]:

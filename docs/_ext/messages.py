@@ -50,8 +50,8 @@ def messages() -> dict[str, set[str]]:
             for kind, text in of(ast.parse(path.read_text(encoding="utf-8")), {}, shared):
                 if re.search(r"[a-z]+ [a-z]+", text):
                     found[kind].add(re.sub(r"\.{4,}", "...", " ".join(text.split())))
-    captures, others = errors._IN_CAPTURES, errors._LOOK_BEFORE  # noqa: SLF001 - they are read here alone
-    for code, advice in {**captures, "...": others}.items():
+    known, others = errors._ADVICE, errors._LOOK_BEFORE  # noqa: SLF001 - they are read here alone
+    for code, advice in {**known, "...": others}.items():
         found["DriverError"].add(f"... failed with ... ({code}). {advice}")
     return found
 

@@ -27,7 +27,7 @@ def parse(device: object) -> int | str | None:
     if match is None:
         raise ValueError(
             f"{messages.describe(device)} is not a device: use None, 'cpu', 'cuda', 'cuda:N' or an "
-            "int ordinal."
+            "int ordinal; write int(x) for another library's integer."
         )
     return int(match[1]) if match[1] else None
 

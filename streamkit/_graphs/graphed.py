@@ -532,4 +532,4 @@ def _where(fn: Any, error: BaseException) -> str:
     if code is None:
         return _name(fn)
     at = f"line {line}" if line else f"the function at line {code.co_firstlineno}"
-    return f"{_name(fn)} ({at} of {code.co_filename})"
+    return messages.in_one_line(f"{_name(fn)} ({at} of {code.co_filename})")

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import atexit
 import math
-import time
 from collections import deque
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING
 
 from streamkit import errors
@@ -44,7 +44,7 @@ class _Track:
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque()
-        self.moved = time.monotonic()  # when a point was last reached, or the first one came
+        self.moved = monotonic()  # when a point was last reached, or the first one came
         self.limit = _MANY  # with more points, dropped ones are taken out
 
 
@@ -85,7 +85,7 @@ class _Dispatcher:
     def _wait(self) -> None:
         """Nap until the next look is due, and list the points that come meanwhile."""
         self._list()
-        while time.monotonic() < self._next and not _is_over:
+        while monotonic() < self._next and not _is_over:
             self._nap()
             self._list()
 
@@ -113,13 +113,13 @@ class _Dispatcher:
         """Sleep until the next look, or until a point of another queue comes."""
         self.is_asleep = True
         if not self.new:  # else a point has just come, perhaps without a ring
-            seconds = self._next - time.monotonic()
+            seconds = self._next - monotonic()
             self.bell.wait(None if seconds == math.inf else seconds)
         self.is_asleep = False
 
     def _look(self) -> None:
         """Tell the listeners of every point that is reached, and set the time of the next look."""
-        began, youngest = time.thread_time(), 0.0
+        began, youngest = thread_time(), 0.0
         told: dict[Listener, Reached] = {}
         waiting: set[Listener | None] = set()
         try:
@@ -133,13 +133,13 @@ class _Dispatcher:
         finally:
             for listener, reached in told.items():
                 listener.tell(reached)
-        now, before = time.monotonic(), self._used
+        now, before = monotonic(), self._used
         if now >= self._stirs:
             self._stirs = now + _STIRS
             for one in waiting:
                 if one is not None:
                     one.stir()
-        self._used = time.thread_time() - began
+        self._used = thread_time() - began
         nap = min(max((now - youngest) / _AGES, _SHORTEST), _LONGEST)
         if self._came > _BURST:
             nap = max(nap, _LULL)
@@ -173,7 +173,7 @@ def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
                 error = failed.with_traceback(None)  # a traceback would hold this frame
         if not count:
             break
-        track.moved = time.monotonic()
+        track.moved = monotonic()
         for _ in range(count):
             _finish(points.popleft(), error, told)
     if len(points) > track.limit:  # or the points of waits that timed out would pile up

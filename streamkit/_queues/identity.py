@@ -384,7 +384,10 @@ def is_alive(queue: QueueRecord) -> bool:
     if queue.thread is not None:
         return queue.thread is this_thread()
     owners = owners_of(queue)
-    return owners is None or bool(owners and not any(_has_closed(one, queue) for one in owners))
+    return owners is None or bool(owners and not any(has_closed(one, queue) for one in owners))
+
+
+QueueRecord.is_alive = is_alive  # for the adapters too
 
 
 def owners_of(queue: QueueRecord) -> list[object] | None:
@@ -458,7 +461,7 @@ def closable(queue: QueueRecord) -> Closable | None:
     return Closable(queue, adapter)
 
 
-def _has_closed(owner: object, queue: QueueRecord) -> bool:
+def has_closed(owner: object, queue: QueueRecord) -> bool:
     """Whether the owner is a stream that has given up the handle; other owners cannot tell."""
     is_stream = type(owner) in registry.stream_types or registry.speaks_protocol(owner)
     return is_stream and not owns(owner, queue)

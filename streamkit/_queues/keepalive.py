@@ -91,8 +91,11 @@ class KeepAliveList:
                 break
             if not oldest.has_passed():
                 return limit
+            entries.rotate()  # to where ``remove`` looks first
             if self.end(oldest):
                 limit -= oldest.calls()
+            else:
+                entries.rotate(-1)
         try:
             _busy.pop(self, None)
         finally:
@@ -223,7 +226,7 @@ class _UntilEvent(KeepAlive):
         if core is not None:
             return events.is_done_core(core)
         try:
-            return events.is_done(self._event.handle)
+            return self._event.exists() and events.is_done(self._event.handle)
         except errors.DriverError:  # the driver cannot be asked now
             return False
 

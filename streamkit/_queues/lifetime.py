@@ -119,7 +119,17 @@ class OwnedEvent:
         elif driver.is_usable():
             # this fails in a broken context, which every other call reports
             with contextlib.suppress(errors.DriverError):
-                events.destroy(self.handle)
+                if self.exists():
+                    events.destroy(self.handle)
+
+    def exists(self) -> bool:
+        """Whether the driver surely has the event: with a context that ends its events end.
+
+        A primary one stays. Of another, if it is current, the driver says whether it has ended.
+        """
+        if self.context in driver.device_of or not self.context:
+            return True
+        return driver.current_context() == self.context and driver.current_device() >= 0
 
 
 class InterprocessEvent(OwnedEvent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
@@ -73,7 +74,11 @@ def _look_again() -> None:
         missing = registry.loaders_with_current() if _missing is None else dict(_missing)
         found = list(_found)
         for module in [module for module in missing if registry.is_loaded(module)]:
-            adapter = missing.pop(module)()
+            try:
+                adapter = missing.pop(module)()
+            except errors.BackendNotInstalledError as error:  # a plugin; the others are moved
+                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+                continue
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 context = offered(adapter, CurrentStream.current_context)
                 own_device = offered(adapter, CurrentStream.own_device)

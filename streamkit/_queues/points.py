@@ -65,9 +65,7 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     with turn:
         ordering.on(queue, _record, event, queue, what, operation)
         number = next(_numbers)
-    # return the event to the spare ones with the point, unless it may end with its context
-    if queue.context in driver.device_of:
-        event.spare = spare_events(queue)
+    event.spare = spare_events(queue)  # to which the event returns with the point
     return Point(event.handle, event, first, number)
 
 

@@ -18,7 +18,7 @@ from streamkit import errors
 from streamkit._cuda import devices, loader
 from streamkit._support import messages
 from streamkit.backends import _cuda_python, _cupy, _numba, _rmm, _torch, _tvm_ffi, _warp
-from streamkit.protocols import API, Adapter, CurrentStream, Events
+from streamkit.protocols import API, Adapter, CurrentStream, Events, Queue
 from streamkit.protocols import libraries as library_rows
 from streamkit.protocols.adapters import bind_by_steps, offered
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from streamkit.protocols import LibraryWork
-    from streamkit.protocols.queues import Queue
 
 FoundT = TypeVar("FoundT")
 CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
@@ -200,8 +199,8 @@ def _load_entry(entry: EntryPoint) -> Adapter:
     plugin = f"the plugin {entry.name!r} ({entry.value})"
     try:
         loaded = entry.load()
-    except (ImportError, AttributeError) as error:
-        message = f"{plugin} cannot be imported: {error}. Reinstall it, or uninstall it."
+    except Exception as error:
+        message = f"{plugin} cannot be imported: {error!r}. Reinstall it, or uninstall it."
         raise errors.BackendNotInstalledError(message, name=entry.name) from error
     if not isinstance(loaded, Adapter) or isinstance(loaded, type):
         message = (
@@ -245,6 +244,11 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
         except TypeError as error:  # not its stream: perhaps the next one's
             refusal = refusal or error
         else:
+            if not isinstance(queue, Queue):
+                raise TypeError(
+                    f"the adapter {candidate.name!r} read {messages.describe(queue)} from "
+                    f"{messages.describe(obj)}, and no streamkit.protocols.Queue. Ask its author."
+                )
             remember(stream_types, kind, candidate, candidate.name)
             return queue, candidate
     if speaks_protocol(obj):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
-from streamkit._queues import loaded_libraries, ordering, registry
+from streamkit._queues import identity, loaded_libraries, ordering, registry
 from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave, stack
 from streamkit._support import messages
 from streamkit.protocols import Binding
@@ -349,8 +349,10 @@ class CudaScope:
         queue, others = self.before
         own: int | None = None
         here = queue.context if queue.primary and not lost else 0
-        for number, (other, _) in enumerate(others):
+        for number, (other, native) in enumerate(others):
             try:
+                _refuse_closed(queue, None, self.stream)
+                _refuse_closed(other, native, native)
                 own = own if number else ordering.capture_of(queue, here)
                 capture = ordering.capture_of(other, here)
                 if capture == own:  # else it would take one into the capture of the other
@@ -359,6 +361,18 @@ class CudaScope:
                     lost.append(f"the order after {self.stream!r} ({_illegal(other)})")
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
+
+
+def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
+    """Raise StreamClosedError, of ``what``, if the queue's owner or the library's stream is closed.
+
+    A stream of cuda.core lives as long as any of its objects, such as the queue's own.
+    """
+    for owner in () if queue.permanent else (queue.owner, native):
+        if owner is None or (queue.core is not None and isinstance(owner, type(queue.core))):
+            continue
+        if identity.has_closed(owner, queue):
+            raise messages.closed(what)
 
 
 def _illegal(queue: QueueRecord) -> Exception:

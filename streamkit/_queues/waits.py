@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import time
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from streamkit._cuda import driver, events
@@ -62,15 +62,15 @@ def ask(done: Callable[[], bool], timeout: float | None, look: float = math.inf)
     After ``look`` seconds a nap follows each question. Handlers of signals run meanwhile.
     ``done`` has to free the GIL, as each call of the driver does.
     """
-    began = time.monotonic()
+    began = monotonic()
     end = math.inf if timeout is None else began + timeout
     while not done():
-        now = time.monotonic()
+        now = monotonic()
         if now >= end:
             return False
         age = now - began
         if age >= look:
-            time.sleep(min(max(age / _AGES, _SHORTEST), _LONGEST, end - now))
+            sleep(min(max(age / _AGES, _SHORTEST), _LONGEST, end - now))
     return True
 
 
@@ -83,9 +83,9 @@ def awaited(done: Callable[[], bool], mark: Callable[[], Point]) -> Generator[An
         import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
         asyncio.get_running_loop()  # RuntimeError if there is none
-        point, end = mark(), time.monotonic() + LOOK
+        point, end = mark(), monotonic() + LOOK
         while not events.is_done(point.event):
-            if time.monotonic() >= end:
+            if monotonic() >= end:
                 yield from told(functools.partial(_watch, point))
                 break
             yield  # the loop runs whatever is ready, and comes back

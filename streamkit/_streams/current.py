@@ -127,10 +127,10 @@ def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream
 
 
 def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
-    """Check that the libraries share one queue.
+    """Check that the libraries share one queue, which inside a scope is the scope's.
 
     Args:
-        libraries: Which; None for every loaded one that has a current stream.
+        libraries: Which; None for every loaded one that has a current stream, and the scope.
 
     Raises:
         OneQueueError: They do not. The message has the current stream of each.
@@ -139,6 +139,11 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     streams = current_streams()
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
+    scope = open_scopes.innermost_on(
+        host=False
+    )  # of which a library loaded inside it knows nothing
+    if chosen is None and scope is not None and scope.device_id == driver.current_device():
+        streams["the scope"] = scope
     if len(set(streams.values())) > 1:
         raise OneQueueError(
             f"the libraries are not on one queue: {_listed(streams)}. Put the work inside "

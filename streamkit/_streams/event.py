@@ -163,8 +163,8 @@ class CudaEvent(Event, metaclass=classes.Concrete):
             if error.code != _INVALID_HANDLE:
                 raise
             raise ValueError(
-                f"{start!r} and {self!r} cannot be compared: both must have been recorded, with "
-                "timing=True"
+                f"{start!r} and {self!r} cannot be compared: both must have been recorded, on "
+                "streams of one device, with timing=True"
             ) from error
 
     def to(self, library: str) -> Any:

@@ -37,8 +37,8 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     """
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise UnsupportedStreamError(
-            f"a stream handle is an int (a cudaStream_t), not {describe(handle)}. Stream objects "
-            "go to streamkit.wrap(obj)."
+            f"a stream handle is an int (a cudaStream_t), not {describe(handle)}: write int(x) for "
+            "another library's integer. Stream objects go to streamkit.wrap(obj)."
         )
     if not 0 <= handle < _MAX_HANDLE:
         raise ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")

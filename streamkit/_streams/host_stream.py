@@ -538,13 +538,14 @@ class _KeptOnHost(keepalive.KeepAlive):
 
 
 def _not_on_host(stream: HostStream, other: object) -> Exception:
-    if isinstance(other, (Stream, Event)) or registry.is_foreign(other):
+    is_cuda = isinstance(other, (Stream, Event)) and other.device != "cpu"
+    if is_cuda or registry.is_foreign(other):
         return messages.device_mismatch(
             stream, other, "a host stream has no order with CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor an event of one. Give one stream "
-        "of streamkit.new_stream('cpu'), or what its record() has returned."
+        f"{messages.describe(other)} is neither a host stream nor an event of one in this copy of "
+        "StreamKit. Give one stream of its new_stream('cpu'), or what its record() has returned."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
@@ -12,6 +13,7 @@ from streamkit._queues import (
     active_captures,
     identity,
     keepalive,
+    lifetime,
     open_scopes,
     ordering,
     points,
@@ -390,25 +392,36 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         ordering.wait_queue(queue, source, external)
 
     def _wait_for_work(self, library: Any, work: object, *, external: bool) -> None:
-        """Have the library order the work before this stream, made current for the call."""
+        """Have the library order the work before this stream, made current for the call.
+
+        Its allocator may remember the stream. If that can die, it waits for one of ours instead.
+        """
         if external:
             raise ValueError(
                 f"{messages.describe(work)} is done once, and no launch of a graph can wait for it "
                 "again: leave out external."
             )
-        queue = self._live()
+        queue = mine = self._live()
+        stream: CudaStream[Any] = self
+        captures = ordering.capture_of(queue) is not None
+        if identity.owners_of(queue):
+            mine = lifetime.create(queue.device, nonblocking=True, priority=0)
+            identity.register(mine)
+            stream = CudaStream(mine, None)
+        if captures:
+            ordering.wait_queue(mine, queue)  # which takes another one into the capture
         key = object()
-        self.__enter__(key, frozenset((library.name,)))
-        try:
-            library.work_of(work).wait()
-        except BaseException as error:
-            open_scopes.leave(key, None, error)
-            raise
-        open_scopes.leave(key)
-        if ordering.capture_of(queue) is None:
-            keepalive.keep(queue, self, (work,))
-        else:
+        with contextlib.ExitStack() as scope:
+            stream.__enter__(key, frozenset((library.name,)))
+            scope.push(functools.partial(open_scopes.leave, key))
+            found = library.work_of(work).wait()
+        ordering.wait_queue(queue, mine)  # nothing if it is this one
+        if captures:
             active_captures.keep_in_graphs(work)
+            return
+        keepalive.keep(queue, self, (work,))
+        for memory in () if stream is self else found or ():
+            keepalive.keep_while_held(memory.whole, memory.is_held, queue)
 
     def to(self, library: str) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from types import ModuleType
@@ -42,8 +43,14 @@ def describe(obj: object) -> str:
     elif kind in _PLAIN or str(kind.__module__).partition(".")[0] == "streamkit":
         text = repr(obj)
     else:
-        return f"<{kind.__module__}.{kind.__qualname__} object at {id(obj):#x}>"
+        return in_one_line(f"<{kind.__module__}.{kind.__qualname__} object at {id(obj):#x}>")
+    text = in_one_line(text)
     return text if len(text) <= _LINE else text[: _LINE - 3] + "..."
+
+
+def in_one_line(text: str) -> str:
+    """Return a text, which may come from anywhere, with unprintable characters written out."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -77,9 +84,7 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
             "future.add_done_callback(launch), or wait for it on a host stream."
         )
     if isinstance(obj, type):
-        return UnsupportedStreamError(
-            f"cannot wrap the class {obj.__module__}.{obj.__qualname__}: pass an instance of it."
-        )
+        return UnsupportedStreamError(f"cannot wrap {describe(obj)}: pass an instance of it.")
     return UnsupportedStreamError(
         f"cannot wrap {describe(obj)}: it is not a stream of a library that StreamKit knows, "
         "and it has no __cuda_stream__() method."
@@ -186,8 +191,8 @@ def records_no_stream(stream: object, other: object) -> UnsupportedStreamError:
 def not_copied(obj: object) -> TypeError:
     """Return the error for the copy or pickle of something that exists once, in this process."""
     return TypeError(
-        f"{describe(obj)} cannot be copied or pickled, because it belongs to this process. Make a "
-        "stream in each process. Within one process, share this object."
+        f"{describe(obj)} cannot be copied or pickled, because it belongs to this process. Make "
+        "one in each process. Within one process, share this object."
     )
 
 
@@ -303,8 +308,9 @@ def in_seconds(timeout: Any, what: object) -> float | None:
         return None
     is_number = isinstance(timeout, (int, float)) or hasattr(timeout, "__float__")
     is_number = is_number and not isinstance(timeout, bool)
-    if is_number and timeout >= 0:  # nan is not
-        return float(min(timeout, _LONGEST))
+    with contextlib.suppress(ArithmeticError):  # of decimal's nan
+        if is_number and timeout >= 0:  # nan is not
+            return float(min(timeout, _LONGEST))
     raise (ValueError if is_number else TypeError)(
         f"{describe(what)} cannot wait for {describe(timeout)}: a timeout is a number of seconds, "
         "0 or more; None waits as long as it takes."

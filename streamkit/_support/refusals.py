@@ -9,7 +9,7 @@ import warnings
 from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
-from streamkit._support.messages import describe
+from streamkit._support.messages import describe, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -119,7 +119,7 @@ def check_result(result: object, fn: object) -> None:
     if type(result) is CoroutineType:
         result.close()  # else the coroutine would warn that it was not awaited
         raise TypeError(
-            f"{name_of(fn)} returned a coroutine, {result.__qualname__}, which will not be "
+            f"{name_of(fn)} returned a coroutine, {name_of(result)}, which will not be "
             "awaited, because submit drops what a function returns. Let the function do the work "
             "before it returns; in async code, await the stream: 'await s'."
         )
@@ -127,4 +127,4 @@ def check_result(result: object, fn: object) -> None:
 
 def name_of(fn: object) -> str:
     """Return a function's name in messages."""
-    return getattr(_inner(fn), "__qualname__", None) or describe(fn)
+    return in_one_line(getattr(_inner(fn), "__qualname__", None) or describe(fn))

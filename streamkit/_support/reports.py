@@ -11,6 +11,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from streamkit._support.messages import in_one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
@@ -27,7 +29,7 @@ class Submitted:
         if name is None:
             fn = getattr(fn, "func", fn)  # of a functools.partial
             name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
-        self._name = prefix + name
+        self._name = in_one_line(prefix + name)
         self._code = None if frame is None else frame.f_code
         self._at = 0 if frame is None else frame.f_lasti  # the line is slow to find
 
@@ -42,7 +44,7 @@ class Submitted:
         if self._code is None:
             return "outside of Python"
         places = itertools.islice(self._code.co_positions(), self._at // 2, None)
-        return f'in "{self._code.co_filename}", line {next(places)[0]}'
+        return f'in "{in_one_line(self._code.co_filename)}", line {next(places)[0]}'
 
 
 def note_source(error: BaseException, text: str) -> None:

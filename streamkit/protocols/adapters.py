@@ -218,9 +218,10 @@ class LibraryWork(NamedTuple):
     has failed.
     """
 
-    wait: Callable[[], object]
+    wait: Callable[[], Iterable[Storage]]
     """Lets the library's current stream wait; never blocks the host.
 
+    Returns the memory of the result that a library gives back by itself, as far as it is known.
     UnsupportedStreamError if the library cannot let a stream wait for it.
     """
     finish: Callable[[], object]

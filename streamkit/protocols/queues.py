@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -161,6 +161,8 @@ class QueueRecord(Queue):
     """The functions that ``then`` was given for this queue, in order."""
     marking: Any = None
     """The lock under which the queue's points are made, one at a time. Made at the first use."""
+    is_alive: ClassVar[Callable[[QueueRecord], bool]]
+    """Whether the handle surely is this queue: the function of ``identity``."""
     latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 

@@ -18,7 +18,7 @@ from streamkit._graphs.capture import capture_on
 from streamkit._queues import registry
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
-from streamkit._support.messages import describe
+from streamkit._support.messages import describe, in_one_line
 from streamkit.diagnostics.audit.audit import audit
 from streamkit.diagnostics.recording.kernel_names import readable
 from streamkit.diagnostics.recording.operations import listed
@@ -93,7 +93,7 @@ class _Trial:
     def __init__(
         self, fn: Callable[..., object], args: tuple[Any, ...], library: str | None
     ) -> None:
-        name = getattr(fn, "__qualname__", None) or describe(fn)
+        name = in_one_line(getattr(fn, "__qualname__", None) or describe(fn))
         self._library = None if library is None else registry.with_current_named(library)
         passes = library is None and "stream" in _parameters(fn)
         device = devices.ordinal_or_current(None)
@@ -212,7 +212,7 @@ def _told(error: CaptureError) -> str:
     said = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
     for frame, line in traceback.walk_tb(cause.__traceback__):
         if not str(frame.f_globals.get("__name__")).startswith((_PACKAGE, "contextlib")):
-            said += f", at {frame.f_code.co_filename}:{line}"
+            said += f", at {in_one_line(frame.f_code.co_filename)}:{line}"
             break
     on_legacy = _ON_LEGACY.search(said)
     what = "it works on the default stream" if on_legacy else _ILLEGAL

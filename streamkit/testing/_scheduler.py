@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import random
 import threading
-import time
 from collections import deque
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from streamkit import errors
@@ -221,7 +221,7 @@ class _Scheduler(Engine):
     # -- what runs next -----------------------------------------------------------------------
 
     def _run_until(self, enough: Callable[[], bool], timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         while True:
             with self._lock:
                 self._pass_points()
@@ -286,8 +286,8 @@ class _Scheduler(Engine):
         if is_running or self._ready() or not self._waiting_for_futures():
             self._stuck_since = math.inf
         else:
-            self._stuck_since = min(self._stuck_since, time.monotonic())
-        return time.monotonic() - self._stuck_since > reports.PATIENCE
+            self._stuck_since = min(self._stuck_since, monotonic())
+        return monotonic() - self._stuck_since > reports.PATIENCE
 
     def _begin(self) -> tuple[WorkQueue, Item] | None:
         """Choose an item among those that may run, and let it begin; None without such an item."""
@@ -322,11 +322,11 @@ class _Scheduler(Engine):
     def _rest(self, deadline: float | None) -> bool:
         """Wait for another thread to change something; False when the time is over."""
         if self._waiting_for_futures():  # futures do not tell their ends
-            left = math.inf if deadline is None else deadline - time.monotonic()
+            left = math.inf if deadline is None else deadline - monotonic()
             self._changed.wait(max(0.0, min(left, _LOOK)))
             return left > 0
         if deadline is not None:
-            return self._changed.wait(deadline - time.monotonic())
+            return self._changed.wait(deadline - monotonic())
         self._resting.add(threading.get_ident())
         running = {q.name: state for q, state in self._busy.items() if state.running is not None}
         if all(state.thread in self._resting for state in running.values()):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 from emulator.build import SONAME
 
 
 def load(path):
-    """Bring the driver into this process, where everybody who looks for libcuda then finds it."""
-    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    """Bring the driver into this process, where everybody who looks for libcuda then finds it.
+
+    Why it ends the process is said where standard error goes now, which pytest captures later.
+    """
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL).emulated_complain_to(os.dup(2))
 
 
 def _library():
@@ -64,11 +68,6 @@ def live(kind):
 def recycle(on):
     """Whether handles are given again at once, as by default; ids never are."""
     _library().emulated_recycle(int(on))
-
-
-def dead_handles_used():
-    """How many calls were given a handle that is not alive, since this was last asked."""
-    return _library().emulated_dead_handles_used()
 
 
 def end_captures():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -340,7 +341,7 @@ def work_of(obj: Any) -> LibraryWork:
     return LibraryWork(functools.partial(_wait_for, obj), functools.partial(_finish, obj))
 
 
-def _wait_for(work: Any) -> None:
+def _wait_for(work: Any) -> list[Storage]:
     """Order the work before torch's current stream: with NCCL by an event, as ``work.wait()`` does.
 
     With gloo torch holds the stream by a kernel that spins until the host is done. gloo's result is
@@ -354,8 +355,7 @@ def _wait_for(work: Any) -> None:
                 "to wait for it would block the host. Wait for the work itself, or give the stream "
                 "what follows when it is done: future.add_done_callback(launch).",
             )
-        work.wait()
-        return
+        return _memory_of(work.wait())
     future = _future(work)
     # while the stream captures, even a question whether NCCL is done fails
     captures = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
@@ -376,13 +376,14 @@ def _wait_for(work: Any) -> None:
                 f"{messages.describe(work)} into a stream ({error})",
                 "call its wait(), which blocks the host, before you give the stream what follows.",
             ) from error
-        return
+        return []
     if future is not None and _has_several():
         # torch has ordered the work before the current stream of the result's device alone
         stream = torch.cuda.current_stream()
         for device in _devices_of(future.value()) - {stream.device_index}:
             with _after(work, device) as other:
                 stream.wait_stream(other)
+    return [] if future is None else _memory_of(future.value())
 
 
 def _copied(work: Any, future: Any) -> Any:
@@ -414,28 +415,45 @@ def _finish_copies(work: Any, future: Any) -> None:
             stream.synchronize()
 
 
+_spare: defaultdict[int, list[int]] = defaultdict(list)  # the streams of ``_after``, by device
+
+
 @contextlib.contextmanager
 def _after(work: Any, device: int) -> Generator[Any]:
-    """Give a new stream of the device that torch has ordered after the work.
+    """Give an idle stream of the device that torch has ordered after the work.
 
-    One stream for all works would also wait for other works, which may need this stream.
+    One stream for all works would also wait for other works, which may need this stream. None is
+    destroyed, because torch's allocator may remember it.
     """
-    handle = driver.create_stream(device, nonblocking=True, priority=0)
+    handle = next((one for one in _spare[device].copy() if driver.stream_done(one)), 0)
+    try:
+        _spare[device].remove(handle)
+    except ValueError:  # none is idle, or another thread was here first
+        handle = driver.create_stream(device, nonblocking=True, priority=0)
     try:
         stream = borrow(Queue(handle, device))
         with torch.cuda.stream(stream):
             work.synchronize()
         yield stream
     finally:
-        driver.destroy_stream(handle)
+        _spare[device].append(handle)
+
+
+def _tensors_of(result: Any) -> list[Any]:
+    """Return the tensors on GPUs in the result of a collective, which can be lists of lists."""
+    if isinstance(result, torch.Tensor):
+        return [result] if result.is_cuda and result.layout is torch.strided else []
+    parts = result if isinstance(result, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in _tensors_of(part)]
 
 
 def _devices_of(result: Any) -> set[int]:
-    """Return the GPUs of the tensors in the result of a collective, which can be lists of lists."""
-    if isinstance(result, torch.Tensor):
-        return {result.get_device()} if result.is_cuda else set()
-    parts = result if isinstance(result, (list, tuple)) else ()
-    return {device for part in parts for device in _devices_of(part)}
+    return {tensor.get_device() for tensor in _tensors_of(result)}
+
+
+def _memory_of(result: Any) -> list[Storage]:
+    found = [storage_of(tensor) for tensor in _tensors_of(result)]
+    return [memory for memory in found if memory.is_own and memory.is_held is not None]
 
 
 def _future(work: Any) -> Any:

@@ -110,6 +110,11 @@ class Lent:
     def has_scope(self) -> bool:
         return is_level(self.view())
 
+    def is_gone(self) -> bool:
+        """Whether the owner has closed the handle, as it may do inside a scope."""
+        queue: QueueRecord | None = getattr(self.view(), "_streamkit_queue", None)
+        return queue is not None and queue.owner is not None and not queue.is_alive()
+
     def _record(self) -> _Event | None:
         """Return an event recorded at the queue's end, for one use; None if the queue captures."""
         if driver.capture_id(self.handle) is not None:
@@ -136,7 +141,7 @@ class Lent:
     def wait(self) -> bool:
         """Have the companion wait for the queue's work so far; False if the queue captures."""
         captures = False
-        if self.stays or self.has_scope():
+        if self.stays or (self.has_scope() and not self.is_gone()):
             event = self._record()
             captures = event is None
             if event is not None:
@@ -268,7 +273,7 @@ def guarded(stream: Any, binding: Binding) -> Binding:
 
     def leave(token: Any) -> None:
         try:
-            if not stays and driver.is_usable():
+            if not stays and driver.is_usable() and not lent.is_gone():
                 lent.mark()
             if getattr(device, "_custom_allocator", None) is not None:
                 warn_of_allocator(device)

@@ -11,7 +11,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from streamkit.diagnostics.pictures import timeline
+from streamkit.diagnostics.pictures import terminal, timeline
 from streamkit.diagnostics.pictures.styles import STYLES, style_of
 from streamkit.diagnostics.recording.kernel_names import short
 from streamkit.diagnostics.recording.operations import listed
@@ -142,12 +142,13 @@ def _arrows(
 
 
 def _page(title: str, verdict: str, body: str) -> str:
-    return _PAGE.format(
+    page = _PAGE.format(
         title=html.escape(title),
         verdict=html.escape(verdict),
         style=_read("timeline.css"),
         body=body,
     )
+    return terminal.writable(page)  # a path need not be UTF-8
 
 
 def _races(texts: Sequence[str]) -> str:

@@ -10,11 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from streamkit._support.messages import in_one_line
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
 from streamkit.diagnostics.races import search
-from streamkit.diagnostics.recording.kernel_names import in_one_line
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class RacedOperation:
         if self.queue is None:
             section = f", in the section {self.section!r}" if self.section else ""
             return f"{does} in node {self.node}{section}"
-        where = f", {self.file}:{self.line}" if self.file else ""
+        where = f", {in_one_line(self.file)}:{self.line}" if self.file else ""
         return f"{does} on {self.queue}{where}"
 
 
@@ -132,7 +132,7 @@ def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], 
         title += f" of line {first.line}" if has_line else f" on {_where(first)}"
     before = f"line {second.line}" if second.file else "it"
     if first.file and second.file and first.file != second.file:
-        before += f" of {second.file}"
+        before += f" of {in_one_line(second.file)}"
     return f"to run {title} first, {missing(before)}"
 
 

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from streamkit._queues import registry
+from streamkit._support.messages import in_one_line
 
 _KERNELS = {row.name: re.compile(row.kernels) for row in registry.LIBRARIES if row.kernels}
 _OPERATIONS = {row.name: re.compile(row.operation) for row in registry.LIBRARIES if row.operation}
@@ -38,11 +39,6 @@ def operation(name: str, library: str | None) -> str:
 def short(name: str) -> str:
     """Return a kernel's name without the namespaces and tags of C++."""
     return re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
-
-
-def in_one_line(name: str) -> str:
-    """Return a name, which may come from anywhere, with unprintable characters written out."""
-    return name if name.isprintable() else repr(name)[1:-1]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from streamkit.diagnostics.recording.kernel_names import in_one_line
+from streamkit._support.messages import in_one_line
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Operation:
         name = in_one_line(self.name)
         name = name if len(name) <= _LINE else f"{name[: _LINE - 3]}..."
         whose = f" [{self.library or 'library unknown'}]" if self.kind == "kernel" else ""
-        where = f", {self.file}:{self.line}" if self.file else ""
+        where = f", {in_one_line(self.file)}:{self.line}" if self.file else ""
         remedy = f": {self.remedy}" if self.remedy else ""
         return f"{name}{whose} on {self.queue or 'a whole device'}{where}{remedy}"
 

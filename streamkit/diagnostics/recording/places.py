@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._queues import registry
 from streamkit._support.frames import local_variables
+from streamkit._support.messages import in_one_line
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -24,7 +25,7 @@ class Place(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{in_one_line(self.file)}:{self.line}"
 
 
 def users_frame(within: CodeType | None = None) -> FrameType | None:

@@ -24,13 +24,35 @@ stream = sk.new_stream()
 with stream:
     import toyb
     assert current_handles(toya, toyb) == [stream.handle, 0]
+    sk.assert_one_queue(libraries=["toya"])
+    sk.assert_one_queue(libraries=["toyb"])
     with stream:
+        sk.assert_one_queue()
         assert current_handles(toya, toyb) == [stream.handle] * 2
 with stream:
     assert current_handles(toya, toyb) == [stream.handle] * 2
 assert current_handles(toya, toyb) == [0, 0]
 """,
         toya="",
+        toyb="",
+    )
+
+
+def test_a_library_loaded_inside_is_noticed_though_it_is_alone(program):
+    program(
+        """
+stream, other = sk.new_stream(), sk.new_stream(1)
+with stream:
+    sk.assert_one_queue()
+    import toyb
+    assert f"; the scope on {stream!r}" in str(error_of(sk.OneQueueError, sk.assert_one_queue))
+    with other:
+        sk.assert_one_queue()
+    with stream:
+        sk.assert_one_queue()
+with sk.new_stream("cpu"):
+    sk.assert_one_queue()
+""",
         toyb="",
     )
 

@@ -14,7 +14,7 @@ WORKS = """
 
 class Work:
     "Work of the library: what it does to the current stream is told."
-    error = None
+    error, memory, hold = None, (), id
 
 waits = []
 
@@ -26,6 +26,8 @@ def work_of(work):
         if work.error is not None:
             raise work.error
         waits.append(toylib.current_stream().number)
+        work.hold(waits[-1])
+        return work.memory
     def finish():
         raise AssertionError("a CUDA stream blocks no thread")
     return LibraryWork(wait, finish)
@@ -65,6 +67,31 @@ for stream in (s, sk.default_stream(), sk.wrap(toya.Stream(s.handle))):
 gate.free()
 """
 
+A_STREAM_THAT_CAN_DIE = """
+from streamkit.protocols import Storage
+from support.gpu.raw import Foreign, destroy_stream, held, idle, make_stream
+gate, owner, holders = Gate(), Foreign(make_stream()), [1]
+stream, memory = sk.wrap(owner), type("Memory", (), {})()
+made, seen = work()
+made.memory = [Storage(memory, is_own=True, is_held=lambda _: holders != [])]
+made.hold, kept = gate.hold, weakref.ref(memory)
+stream.wait(made)
+assert waits[-1] != owner.handle and held(stream.handle), "it waits for the one that was met"
+del memory, made
+holders.clear()
+gc.collect()
+assert kept() is not None, "the memory of the result is kept for the stream"
+gate.open()
+stream.sync()
+sk.new_stream()
+assert kept() is None
+destroy_stream(vars(owner).pop("handle"))
+del owner, stream
+gc.collect()
+assert idle(waits[-1]), "the emulated driver ends the process at the use of a dead stream"
+gate.free()
+"""
+
 ERROR = """
 made, seen = work()
 made.error = LookupError("of the work")
@@ -92,6 +119,7 @@ assert seen() is None
 
 CASES = {
     "life": LIVES_UNTIL_THE_STREAM_HAS_PASSED_IT,
+    "stream that can die": A_STREAM_THAT_CAN_DIE,
     "error": ERROR,
     "capture": IN_A_CAPTURE,
 }

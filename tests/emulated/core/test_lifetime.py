@@ -169,7 +169,8 @@ def test_a_closed_stream_has_no_views():
         stream.__enter__()
 
 
-def test_an_event_of_another_context_is_destroyed():
+def test_an_event_of_another_context_is_destroyed_unless_the_context_is():
+    """The emulated driver ends the process where it gets a dead event."""
     with another_context():
         stream = sk.from_handle(make_stream())
         stream.record()
@@ -180,4 +181,8 @@ def test_an_event_of_another_context_is_destroyed():
         del event
         gc.collect()
         assert emulator.live("events") == before
+        event = stream.record(timing=True)
         del stream
+    del event
+    gc.collect()
+    assert emulator.live("events") < before + 1

@@ -95,9 +95,9 @@ def test_drivers_of_cuda_12_and_13_serve(version):
     assert run(WORK, EMULATED_VERSION=version) == ["True", "True", "cuda:1"]
 
 
-def test_fresh_handles_and_other_orders_serve():
+def test_recycled_handles_and_other_orders_serve():
     for seed in ("2", "3", "4"):
-        found = run(WORK, EMULATED_SEED=seed, EMULATED_RECYCLE="0")
+        found = run(WORK, EMULATED_SEED=seed, EMULATED_RECYCLE="1")
         assert found == ["True", "True", "cuda:1"]
 
 

@@ -513,7 +513,7 @@ def test_sync_that_spins_asks_all_the_time(held, gate, of, monkeypatch):
         time.sleep(seconds)
 
     waited = of(held())
-    monkeypatch.setattr(waits, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(waits, "sleep", sleep)
     monkeypatch.setattr(waits, "LOOK", 0)
     with pytest.raises(TimeoutError):
         waited.sync(timeout=0.01, spin=True)
@@ -580,16 +580,19 @@ def test_few_events_wait_to_be_used_again(held, gate):
     assert eventually(lambda: emulator.live("events") == before + lifetime._MOST_SPARE)
 
 
-def test_the_event_of_another_context_is_not_used_again():
-    """The context may come to an end, and its events with it."""
+def test_an_event_of_another_context_is_used_again_on_its_queue():
+    """The thread that waits cannot end the event, because the context may have come to an end."""
     with another_context():
         raw = make_stream()
         before = emulator.live("events")
         stream = sk.from_handle(raw)
-        assert stream.then(int).result(LONG) == 0
-        assert eventually(lambda: emulator.live("events") == before)
+        record = stream._queue.first_record()
+        for _ in range(4):
+            assert stream.then(int).result(LONG) == 0
+            assert eventually(lambda: len(record.wait_events) == 1)  # noqa: F821 - deleted below
+        assert emulator.live("events") == before + 1
         destroy_stream(raw)
-        del stream
+        del stream, record
         gc.collect()
 
 

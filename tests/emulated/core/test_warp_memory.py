@@ -23,7 +23,7 @@ import streamkit as sk
 from streamkit._cuda import events  # its calls are made to fail
 from streamkit._queues import identity  # told what an adapter says
 from streamkit.protocols.queues import Queue  # as an adapter reads it
-from support.gpu.raw import check, destroy_stream, driver, held, idle, make_stream
+from support.gpu.raw import Foreign, check, destroy_stream, driver, held, idle, make_stream
 from support.interrupts import interrupted
 from support.libraries import need, version_of
 from support.queues import eventually, within
@@ -90,6 +90,38 @@ def test_control_warp_alone_frees_while_the_queue_works(warp, array, gate):
     gate.open()
     del view
     destroy_stream(handle)
+
+
+class Closable(Foreign):
+    """A stream of somebody who says when it is closed."""
+
+    def close(self):
+        destroy_stream(self.handle)
+        del self.handle
+
+
+@pytest.mark.parametrize("closes", ["its own", "the one before it"])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("of_core", [False, True])
+def test_an_owner_closes_a_stream_inside_the_scope(warp, array, of_core, ordered, closes):
+    """The emulated driver ends the process where it gets a dead handle."""
+    device = need("cuda").Device(0)
+    device.set_current()
+    make = device.create_stream if of_core else lambda: Closable(make_stream())
+    outer, inner, before = make(), make(), warp.get_stream("cuda:0")
+    lost = ordered and not of_core  # of cuda.core each object keeps the stream alive
+    with sk.use(outer):
+        place, temporary = warp.get_stream("cuda:0"), array()
+        with (
+            pytest.raises(sk.ScopeError, match=r"the order after .* is closed")
+            if lost
+            else contextlib.nullcontext(),
+            sk.use(inner, ordered=ordered),
+        ):
+            (inner if closes == "its own" else outer).close()
+            del temporary  # Warp frees it after the queues that it knows
+        assert warp.get_stream("cuda:0") is place
+    assert warp.get_stream("cuda:0") is before
 
 
 @pytest.mark.parametrize("owned", [True, False])

@@ -77,10 +77,11 @@ def test_an_event_that_its_process_has_closed_is_gone(token):
 
 def test_an_event_of_another_process_serves_the_streams_of_its_device(token, monkeypatch):
     """The emulated driver opens none, so one of this process stands in."""
+    stream = sk.new_stream(1)  # which keeps the device's context
     with on_device(1):
         opened = int(check(driver.cuEventCreate(0)))
     monkeypatch.setattr(process_driver, "open_event", lambda context, handle: opened)
-    event, stream = open_event(token(1)), sk.new_stream(1)
+    event = open_event(token(1))
     assert (event.device_id, event.handle) == (1, opened)
     stream.record(event)
     stream.wait(event)

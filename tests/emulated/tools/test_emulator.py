@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ import pytest
 
 import emulator
 from emulator import build
-from support.emulated.processes import run
+from support.emulated.processes import run, start
 from support.gpu.raw import Gate, check, destroy_stream, driver, make_stream, stream_id
 
 INVALID_VALUE = driver.CUresult.CUDA_ERROR_INVALID_VALUE
@@ -145,28 +146,55 @@ def test_destroying_the_stream_that_began_a_capture_ends_it():
 
 
 def test_recycled_handles_have_new_ids():
-    first = make_stream()
-    number = stream_id(first)
-    destroy_stream(first)
-    second = make_stream()
-    assert second == first
-    assert stream_id(second) != number
-    destroy_stream(second)
-
-
-def test_fresh_handles_tell_the_use_of_a_dead_one():
-    emulator.recycle(False)
+    emulator.recycle(True)
     try:
         first = make_stream()
+        number = stream_id(first)
         destroy_stream(first)
         second = make_stream()
-        assert second != first
-        assert driver.cuStreamQuery(first)[0] == INVALID_HANDLE
-        assert driver.cuStreamDestroy(first)[0] == INVALID_HANDLE
-        assert emulator.dead_handles_used() == 2
+        assert second == first
+        assert stream_id(second) != number
         destroy_stream(second)
     finally:
-        emulator.recycle(True)
+        emulator.recycle(False)
+
+
+DEAD = {
+    "stream": ("cuStreamQuery", "made = do(cu.cuStreamCreate, 1); do(cu.cuStreamDestroy, made)"),
+    "event": ("cuEventQuery", "made = do(cu.cuEventCreate, 2); do(cu.cuEventDestroy, made)"),
+    "context": ("cuCtxSetCurrent", "made = do(cu.cuCtxCreate, *new); do(cu.cuCtxDestroy, made)"),
+    "event of a dead context": (
+        "cuEventQuery",
+        "c = do(cu.cuCtxCreate, *new); made = do(cu.cuEventCreate, 2); do(cu.cuCtxDestroy, c)",
+    ),
+}
+
+
+@pytest.mark.parametrize("recycled", ["0", "1"])
+@pytest.mark.parametrize("kind", DEAD)
+def test_the_use_of_what_is_dead_ends_the_process_and_names_the_call(kind, recycled):
+    call, ends_it = DEAD[kind]
+    program = f"""
+from cuda.bindings import driver as cu
+
+def do(call, *arguments):
+    code, *found = call(*arguments)
+    assert not code, code
+    return found[0] if found else None
+
+do(cu.cuInit, 0)
+do(cu.cuCtxSetCurrent, do(cu.cuDevicePrimaryCtxRetain, 0))
+new = (None, 0, 0) if cu.CUDA_VERSION >= 13000 else (0, 0)
+{ends_it}
+print(cu.{call}(0xdead00)[0].name.rpartition("_")[0], flush=True)  # never given, so refused
+cu.{call}(made)
+print("it went on", flush=True)
+"""
+    done = start(program, EMULATED_RECYCLE=recycled)
+    assert (done.returncode, done.stdout) == (-signal.SIGABRT, "CUDA_ERROR_INVALID\n")
+    assert f"emulated driver: {call} was given a dead {kind.split()[0]}, 0x" in done.stderr
+    allowed = start(program, EMULATED_RECYCLE=recycled, EMULATED_REFUSE_DEAD="1")
+    assert allowed.stdout.endswith("it went on\n")
 
 
 def test_it_refuses_to_work_beside_another_driver(tmp_path):

@@ -48,6 +48,7 @@ static void end_context(struct context *context) {
         next = stream->next; /* ending a stream may free it */
         end_stream(stream);
     }
+    end_events_of(context);
 }
 
 /* Of the ways to wait there is one, and no flag is unknown. */

@@ -10,6 +10,7 @@
 #define NAME 64
 
 CUresult broken;
+const char *entry_point;
 
 static struct call {
     char name[NAME];
@@ -47,7 +48,7 @@ static bool survives(const char *function) {
 }
 
 CUresult count_call(const char *function) {
-    struct call *call = call_of(function);
+    struct call *call = call_of(entry_point = function);
     call->made++;
     if (call->until_fault && !--call->until_fault) return call->fault;
     return broken && !survives(function) ? broken : CUDA_SUCCESS;
@@ -146,15 +147,8 @@ EXPORT int emulated_live(const char *kind) {
     return -1;
 }
 
-/* How many calls were given a handle that is not alive, since this was last asked. Unless handles
- * are recycled these are all uses of what was destroyed. */
-EXPORT unsigned emulated_dead_handles_used(void) {
-    pthread_mutex_lock(&lock);
-    unsigned used = dead_handles_used;
-    dead_handles_used = 0;
-    pthread_mutex_unlock(&lock);
-    return used;
-}
+/* Where the end of the process is explained: to a descriptor that nobody captures. */
+EXPORT void emulated_complain_to(int descriptor) { complaints = descriptor; }
 
 /* Whether handles are given again at once, the last one dropped first. */
 EXPORT void emulated_recycle(int on) {

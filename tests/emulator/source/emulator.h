@@ -65,6 +65,7 @@ uint64_t next_id(void); /* ids are never given again */
 /* -- calls (control.c) ---------------------------------------------------------------------- */
 
 CUresult count_call(const char *function); /* the code of the fault that is due, or 0 */
+extern const char *entry_point;               /* the entry point that holds the lock */
 extern CUresult broken;                    /* with which everything fails; 0 if it does not */
 void read_faults(const char *text);
 
@@ -74,10 +75,14 @@ enum kind {
     NOTHING, CONTEXT, STREAM, EVENT, GRAPH, NODE, EXECUTABLE, POOL, USER_OBJECT, FUNCTION, KINDS
 };
 extern bool recycles_handles;
-extern unsigned dead_handles_used; /* or never given: undefined behaviour on hardware */
+extern bool refuses_dead_handles; /* with an error, as a real driver may at its best */
+extern int complaints;            /* the descriptor to which the end of the process is explained */
 
 void *new_handle(enum kind kind, void *object);
-void *object_of(enum kind kind, const void *handle); /* NULL if it is no live handle of the kind */
+/* NULL if it is no live handle of the kind. The use of a dead stream, event or context, which is
+ * undefined behaviour on hardware, ends the process. */
+void *object_of(enum kind kind, const void *handle);
+void end_events_of(const struct context *context);
 bool is_handle_of(const void *handle, const void *object); /* for one that may have gone */
 void drop_handle(const void *handle);
 int live_handles(enum kind kind);

@@ -36,7 +36,8 @@ __attribute__((constructor)) static void read_environment(void) {
     driver_version = setting("EMULATED_VERSION", driver_version);
     device_count = setting("EMULATED_DEVICES", device_count);
     if (device_count > MAX_DEVICES) device_count = MAX_DEVICES;
-    recycles_handles = setting("EMULATED_RECYCLE", 1);
+    recycles_handles = setting("EMULATED_RECYCLE", 0);
+    refuses_dead_handles = setting("EMULATED_REFUSE_DEAD", 0);
     const char *faults = getenv("EMULATED_FAIL");
     if (faults) read_faults(faults);
     pthread_atfork(before_fork, after_fork, begin_child);

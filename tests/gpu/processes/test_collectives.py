@@ -216,6 +216,72 @@ def test_a_reduction_in_a_scope_comes_after_what_cupy_has_written(tmp_path, orde
     assert run(REDUCTION.replace("ORDERED", str(ordered)), tmp_path) == [total, total]
 
 
+WHO_ENDS_FIRST = """
+import gc
+t = cupy.cuda.Stream(non_blocking=True)
+summed = torch.ones(1 << 20, device="cuda")
+work = dist.all_reduce(summed, async_op=True)
+waited = work if WAITS == "work" else work.get_future()
+sk.wrap(t).wait(waited)
+as_cupy = cupy.from_dlpack(summed)
+with t:
+    as_cupy *= 2
+t.synchronize()
+total = float(as_cupy[0])
+del as_cupy, work, waited
+gc.collect()
+if ENDS == "the stream":
+    del t
+elif ENDS == "the memory":
+    del summed
+gc.collect()
+t = summed = None
+gc.collect()
+again = [torch.ones(1 << 20, device="cuda") for _ in range(4)]
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+print(total)
+"""
+
+
+@pytest.mark.parametrize("waits", ["work", "future"])
+@pytest.mark.parametrize("ends", ["the stream", "the memory", "neither"])
+def test_the_memory_and_the_stream_that_waited_may_end_in_any_order(tmp_path, ends, waits):
+    program = WHO_ENDS_FIRST.replace("ENDS", repr(ends)).replace("WAITS", repr(waits))
+    assert run(program, tmp_path) == ["4.0", "4.0"]
+
+
+REMEMBERS = """
+import gc
+t, gate = cupy.cuda.Stream(non_blocking=True), Gate()
+summed = torch.ones(1 << 20, device="cuda")
+future = dist.all_reduce(summed, async_op=True).get_future()
+if OURS:
+    sk.wrap(t).wait(future)
+else:
+    with torch.cuda.stream(torch.cuda.ExternalStream(t.ptr)):
+        future.wait()
+torch.cuda.synchronize()
+gate.hold(t.ptr)
+address = summed.data_ptr()
+del summed, future
+gc.collect()
+sk.new_stream()
+blocks = [one for found in torch.cuda.memory_snapshot() for one in found["blocks"]]
+print([one["state"] for one in blocks if one["address"] == address])
+gate.open()
+gate.free()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ours", "state"), [(True, "active_allocated"), (False, "active_pending_free")]
+)
+def test_streamkit_keeps_the_memory_for_it_and_torch_does_not(tmp_path, ours, state):
+    """The control: torch waits for an event on CuPy's stream, which it so uses after its end."""
+    assert run(REMEMBERS.replace("OURS", str(ours)), tmp_path) == [f"['{state}']"] * 2
+
+
 STEPS = """
 import warp
 from support.gpu import warp_kernel

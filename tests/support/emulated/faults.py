@@ -112,6 +112,11 @@ ACCEPTED = [
         "what cannot be asked is kept until it can",
     ),
     Accepted(
+        "event_close_in_another_context",
+        "cuCtxGetCurrent|cuCtxGetDevice",
+        "an event whose context cannot be asked about goes with that",
+    ),
+    Accepted(
         "drop_an_array.*",
         ".*",
         "the end of an array has nobody to tell, and what it was lent for is told the next time",

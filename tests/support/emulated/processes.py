@@ -8,9 +8,9 @@ import sys
 import textwrap
 
 
-def run(program, **environment):
-    """Run a program in a process of its own, with the driver in another mode; return its output."""
-    done = subprocess.run(
+def start(program, **environment):
+    """Run a program in a process of its own, with the driver in another mode; return its end."""
+    return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env={**os.environ, **environment},
         capture_output=True,
@@ -18,5 +18,10 @@ def run(program, **environment):
         timeout=60,
         check=False,
     )
+
+
+def run(program, **environment):
+    """Run a program as ``start``, which must succeed; return the words of its output."""
+    done = start(program, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

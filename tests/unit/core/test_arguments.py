@@ -9,6 +9,7 @@ import pickle
 import threading
 import types
 import weakref
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from support.later_functions import RUN_NOTHING, returns_a_coroutine
 pytestmark = pytest.mark.quick
 
 BAD_TYPES = ["a", b"1", True, [], object()]
-BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan")]
+BAD_VALUES = [-1, -0.5, float("nan"), float("-inf"), np.float64("nan"), Decimal("nan")]
 LONG_ENOUGH = [None, 60, 60.0, float("inf"), np.float32(60), np.int64(60), 10**400]
 
 

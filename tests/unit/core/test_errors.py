@@ -47,7 +47,8 @@ HOST = sk.new_stream("cpu", name="worker")
 STRANGER = Foreign()  # one, whose address is in the messages: else their number is chance
 
 # what each error must tell its reader to do, or with what it happened
-OF_CAPTURES = {  # by CUDA's numbers
+OF_CAPTURES = {  # by CUDA's numbers, and of a handle
+    400: "was destroyed",
     900: "do it before the capture",
     901: "has broken the capture",
     902: "cannot be joined",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,8 +18,8 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.naps = 0.0, []
-        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        monkeypatch.setattr(waits, "time", clock)
+        monkeypatch.setattr(waits, "monotonic", lambda: self.now)
+        monkeypatch.setattr(waits, "sleep", self.sleep)
 
     def sleep(self, seconds):
         self.naps.append(seconds)

@@ -234,17 +234,48 @@ assert "toylib" in registry.loaded()
 """)
 
 
-def test_an_entry_point_that_is_no_adapter_says_so(program, tmp_path):
-    (tmp_path / "empty_adapter.py").write_text("name = 'empty'\napi = 1\n")
-    about = tmp_path / "empty_adapter-1.dist-info"
+WRONG = {  # an adapter; how it is asked, the error, and the words of that
+    "no adapter": (
+        "name = 'broken'\napi = 1\n",
+        "registry.adapter, 'broken'",
+        "BackendNotInstalledError",
+        ("broken_adapter", "extract", "borrow"),
+    ),
+    "fails at its import": (
+        "raise RuntimeError('boom')\n",
+        "sk.wrap, broken.Stream()",
+        "BackendNotInstalledError",
+        ("broken_adapter", "RuntimeError('boom')", "uninstall"),
+    ),
+    "reads no queue": (
+        "name = 'broken'\napi = 1\ndef extract(obj): pass\ndef borrow(queue): pass\n",
+        "sk.wrap, broken.Stream()",
+        "TypeError",
+        ("None", "Queue", "author"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_plugin_that_is_wrong_is_named_and_disturbs_nothing_else(program, tmp_path, what):
+    adapter, asked, error, words = WRONG[what]
+    (tmp_path / "broken_adapter.py").write_text(adapter)
+    (tmp_path / "broken.py").write_text("class Stream: pass\n")
+    about = tmp_path / "broken-1.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: empty-adapter\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[streamkit.backends]\nempty = empty_adapter\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[streamkit.backends]\nbroken = broken_adapter\n")
     program(
-        """
-error = raised(sk.BackendNotInstalledError, registry.adapter, "empty")
-for part in ("'empty'", "empty_adapter", "extract", "borrow"):
+        f"""
+import broken, warnings
+kind = getattr(sk, {error!r}, TypeError)
+error = raised(kind, {asked})
+for part in ("'broken'", *{words}):
     assert part in str(error), (part, error)
+with warnings.catch_warnings(record=True) as warned:
+    for _ in range(2):  # a scope asks so
+        assert loaded_libraries.libraries() == ()
+assert ["'broken'" in str(one.message) for one in warned] == [True] * (kind is not TypeError)
 """,
         more=[tmp_path],
     )

@@ -1108,6 +1108,34 @@ def test_the_page_has_the_order_that_is_missing(report, tmp_path):
     assert told[-1].startswith("to run NumPy&#x27;s copyto first, add other.wait(stream) before")
 
 
+@pytest.mark.parametrize("name", ["\x1b]0;mine\x07\x1b[31m", "caf\udce9"])
+def test_what_a_terminal_or_a_page_cannot_show_is_written_out(stream, other, x, tmp_path, name):
+    """A path can hold any bytes, and a function's name any text."""
+
+    def fails():
+        raise ValueError
+
+    stranger = type("Stranger", (), {})
+    fails.__qualname__ = stranger.__qualname__ = name
+    names = {"sk": sk, "stream": stream, "other": other, "x": x, "write": write}
+    program = """
+with sk.races() as races, sk.audit() as audit:
+    stream.submit(write, x)
+    other.submit(write, x)
+"""
+    exec(compile(program, f"/{name}.py", "exec"), names)  # noqa: S102 - its path is tested
+    stream.submit(fails)
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - its note is tested
+        stream.sync()
+    with pytest.raises(TypeError) as refused:
+        sk.wrap(stranger())
+    texts = [*raised.value.__notes__, str(refused.value), str(names["races"])]
+    assert [text for text in texts if ascii(name)[1:-1] not in text or name in text] == []
+    for report in (names["races"], names["audit"]):
+        page = report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+        assert name not in page
+
+
 def page_of(report, tmp_path):
     text = report.to_html(tmp_path / "races.html").read_text(encoding="utf-8")
     return json.loads(text.partition("const DATA = ")[2].partition(";</script>")[0])

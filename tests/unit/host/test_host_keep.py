@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import streamkit as sk
+from streamkit._streams import host_stream  # whose entries are compared
 from support.garbage import no_collections
 from support.keepalive import Thing, array, capsule, thing
 from support.programs import needs_fork, run_program
@@ -47,6 +48,20 @@ def test_of_several_each_is_kept(stream, hold):
     gate.open()
     stream.sync()
     assert seen() is also() is None
+
+
+def test_many_are_let_go_one_after_the_other_without_a_search(stream, hold, monkeypatch):
+    gate, compared = hold(stream), []
+    equal = lambda one, other: compared.append(one) or one is other  # noqa: E731 - for the class
+    monkeypatch.setattr(host_stream._KeptOnHost, "__eq__", equal)
+    kept = [thing() for _ in range(100)]
+    seen = [ref for _, ref in kept]
+    while kept:
+        stream.keep(kept.pop()[0])
+    gate.open()
+    stream.sync()
+    assert [ref for ref in seen if ref() is not None] == []
+    assert len(compared) <= 100, "the time would grow with the square"
 
 
 def test_work_submitted_later_is_not_waited_for(stream, hold):

@@ -47,9 +47,9 @@ def operation(prepare=None, *, ends=False):
 
 
 def foreign(undo, *, nonblocking=True):
-    raw = make_stream(nonblocking=nonblocking)
-    undo.callback(destroy_stream, raw)
-    return Foreign(raw)
+    owner = Foreign(make_stream(nonblocking=nonblocking))
+    undo.callback(lambda: destroy_stream(vars(owner).pop("handle")))  # and says so from then on
+    return owner
 
 
 def fresh(device=None):
@@ -103,6 +103,7 @@ def in_another_context(undo):
     undo.callback(lambda: check(driver.cuCtxDestroy(context)))
     check(driver.cuCtxSetCurrent(context))
     undo.callback(lambda: check(driver.cuCtxSetCurrent(before)))
+    undo.callback(keepalive.drain)  # asked about here, and not after the end of the context
 
 
 def without_a_context(undo):
