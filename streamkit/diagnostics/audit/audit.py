@@ -14,8 +14,6 @@ from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support.messages import at_end, describe, forked
 from streamkit._support.refusals import block
 from streamkit.diagnostics.pictures import page, terminal, timeline
-from streamkit.diagnostics.recording import places
-from streamkit.diagnostics.recording.callbacks import NoCallbacksError, RefusedError
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.diagnostics.recording.operations import (
@@ -27,6 +25,7 @@ from streamkit.diagnostics.recording.operations import (
     Order,
     listed,
 )
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, RefusedError
 from streamkit.errors import BackendNotInstalledError, OneQueueError, ScopeError
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class CallbackRecorder:
         """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has CUPTI."""
         if not self._uses_cuda():
             return
-        calls = DriverRecording(places.line_of_user, of_launches=False)
+        calls = DriverRecording(of_launches=False)
         try:
             calls.start()
         except RefusedError as error:

@@ -9,15 +9,16 @@ import struct
 
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
 from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
 from streamkit.diagnostics.audit.audit import program_audit  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    callbacks,
+    recorder,
     places,
 )
-from support.cupti import NUMBER, PER_THREAD, Cupti, words
+from support.cupti import NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
 from support.gpu.raw import (
     check,
     current_context,
@@ -55,9 +56,9 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played, context = Calls(), current_context()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
-    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(recorder, "_find", lambda: played)
     monkeypatch.setattr("support.cupti.CONTEXT", context)
+    Answers(monkeypatch, cuPointerGetAttributes=says_of_memory)
     yield played
     assert played.callback is None
 
@@ -199,21 +200,18 @@ def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
     s = sk.new_stream(name="mine")
     with sk.audit() as report:
         cupti.launch(s)
-        cupti.callback(None, 1, 10**6, 0)
+        ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
     with pytest.raises(sk.OneQueueError, match="could not be read: 1 on a whole device"):
         report.assert_one_queue(s)
 
 
 def test_queues_of_which_no_id_is_known_are_told_apart(cupti):
-    """As of two streams that capture when they are first met."""
+    """Of which the driver says nothing when they are first met."""
     handles = make_stream(), make_stream()
     with sk.audit() as report:
         for handle in handles:
-            check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
+            emulator.fail("cuStreamGetId", 999)
             cupti.launch(handle)
-            sk.from_handle(handle)
-    for handle in handles:
-        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     first, second = report.work
     assert (first.queue.id, second.queue.id) == (None, None)
     assert report.off_queue(first.queue) == [second]
@@ -318,16 +316,20 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
 def test_streams_that_end_inside_are_told_apart(cupti):
     with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins
-        s = sk.new_stream(name="mine")
-        handle = s.handle
+        handle = make_stream()
+        s = sk.from_handle(handle)
         cupti.launch(handle)
-        s.close()
+        destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
+        assert make_stream() == handle
         cupti.launch(handle)
+        destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
     report.off_queue(s)
     others = ["legacy default stream", f"stream {handle:#x}, which has ended"]
-    assert [one.queue.name for one in report.work] == [others[0], "mine", others[1]]
+    assert [one.queue.name for one in report.work] == [
+        others[0], f"stream id={s.id}", others[1],
+    ]  # fmt: skip
     assert [one.queue.name for one in report.off_queue(s)] == others
 
 
@@ -376,9 +378,9 @@ def test_a_cupti_that_another_tool_has_is_told(cupti):
 
 def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
     def find():
-        raise callbacks.NoCallbacksError("there is no libcupti: pip install it")
+        raise recorder.NoCallbacksError("there is no libcupti: pip install it")
 
-    monkeypatch.setattr(callbacks, "_find", find)
+    monkeypatch.setattr(recorder, "_find", find)
     missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
     with missing, sk.audit():
         pass
@@ -397,7 +399,7 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
     s, other = stream(0), stream(1)
-    with on_device(1), sk.audit() as report:
+    with on_device(1), sk.audit() as report, on_device(0):
         cupti.fill(s.handle)
     report.assert_one_queue(s)
     assert len(report.off_queue(other)) == 1

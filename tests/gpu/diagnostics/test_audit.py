@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.recording.callbacks import subscription  # nothing is to be left of it
+from streamkit.diagnostics.recording.recorder import subscription  # nothing is to be left of it
 from streamkit.testing import assert_follows
 from support.gpu.raw import (
     Cell,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.recording.callbacks import subscription  # nothing is to be left of it
+from streamkit.diagnostics.recording.recorder import subscription  # nothing is to be left of it
 from support.gpu.peer import until
 from support.gpu.raw import check, driver, on_device, sync
 from support.libraries import cuda_devices, need

@@ -24,8 +24,8 @@ from streamkit._streams.host_queue import WorkQueue  # another thread comes betw
 from streamkit._streams.then import HostThenCalls  # slow to be made here
 from streamkit._support.locks import new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
-from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
-from streamkit.diagnostics.recording.callbacks import Subscription  # as above
+from streamkit.diagnostics.recording import recorder  # CUPTI is played here
+from streamkit.diagnostics.recording.recorder import Subscription  # as above
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # to be interrupted inside
 from support.cupti import NUMBER, Cupti, words
 from support.documents import ROOT
@@ -218,7 +218,7 @@ def together(call, threads=4):
 
 def test_each_call_that_could_not_be_read_counts(monkeypatch):
     played = Cupti()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(recorder, "_find", lambda: played)
 
     def place():
         raise RuntimeError

@@ -16,8 +16,8 @@ from streamkit._cuda import loader, memory_pools  # what the driver answers is m
 from streamkit._queues import identity  # who is told of queues
 from streamkit.diagnostics.doctor import toolkit  # it is not to find CUPTI
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder  # what it does in a callback
-from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
-from streamkit.diagnostics.recording.callbacks import (
+from streamkit.diagnostics.recording import recorder  # CUPTI is played here
+from streamkit.diagnostics.recording.recorder import (
     Fact,
     Kernel,
     NoCallbacksError,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.portable
 @pytest.fixture
 def cupti(monkeypatch):
     played = Cupti()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(recorder, "_find", lambda: played)
     return played
 
 
@@ -63,7 +63,7 @@ def noted(subscription):
     """The facts, and of launches what they are."""
     found = itertools.starmap(Fact, subscription.facts)
     return [
-        fact._replace(more=Kernel(*fact.more)) if fact.call in callbacks._LAUNCHES else fact
+        fact._replace(more=Kernel(*fact.more)) if fact.call in recorder._LAUNCHES else fact
         for fact in found
     ]
 
@@ -102,16 +102,16 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
     def missing(*_, **__):
         raise OSError
 
-    monkeypatch.setattr(callbacks.sys, "platform", "linux")
+    monkeypatch.setattr(recorder.sys, "platform", "linux")
     monkeypatch.setattr(toolkit.os, "RTLD_NOLOAD", 4, raising=False)
     monkeypatch.setattr(toolkit.os, "RTLD_NOW", 2, raising=False)
-    monkeypatch.setattr(callbacks.ctypes, "CDLL", missing)
+    monkeypatch.setattr(recorder.ctypes, "CDLL", missing)
     monkeypatch.setattr(toolkit.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
         monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
         with pytest.raises(NoCallbacksError, match=f"pip install {package}$"):
             Subscription().open(lambda: None)
-    monkeypatch.setattr(callbacks.sys, "platform", "win32")
+    monkeypatch.setattr(recorder.sys, "platform", "win32")
     with pytest.raises(NoCallbacksError, match="Linux"):
         Subscription().open(lambda: None)
 
@@ -262,7 +262,6 @@ def test_a_call_of_a_thread_that_runs_no_python_has_no_line(cupti):
 
 
 def test_a_listener_can_ask_for_the_places_of_all_but_launches(cupti, monkeypatch):
-    monkeypatch.setattr(callbacks, "_layout", lambda _: None)
     made = Subscription()
 
     def places():
