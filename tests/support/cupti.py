@@ -53,13 +53,14 @@ class Cupti:
                 meanwhile()
 
 
+SIZES = {"cuStreamIsCapturing": 4, "cuStreamGetFlags": 4, "cuCtxGetDevice": 4}
+
+
 class Answers:
     """What the recorder is told when it asks the driver: a function of Python's for each question.
 
     They return values, or None for an error; of a question that they leave out the driver is asked.
     """
-
-    SIZES = {"cuStreamIsCapturing": 4, "cuStreamGetFlags": 4, "cuCtxGetDevice": 4}
 
     def __init__(self, monkeypatch, **answers):
         self.asked = []
@@ -92,7 +93,7 @@ class Answers:
                 found = found.start, found.size, int(found.is_host) or 2, found.context
             found = found if isinstance(found, tuple) else (found,)
             for place, value in zip(where, found, strict=True):
-                size = self.SIZES.get(name, 8)
+                size = SIZES.get(name, 8)
                 ctypes.memmove(place, value.to_bytes(8, "little"), size)
             return 0
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.cuda_races import Variable
     from streamkit.diagnostics.recording.driver_recorder import DriverQueues
     from streamkit.diagnostics.recording.operations import AuditedQueue
-    from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
 
 _NOT_READ: dict[StepKind, str] = {

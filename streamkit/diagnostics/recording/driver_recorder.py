@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry

@@ -7,16 +7,14 @@ its frames, and it changes none while it is in a call of C.
 from __future__ import annotations
 
 import ctypes
-import functools
+import struct
 import sys
 import sysconfig
-from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit.diagnostics.recording.places import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
 
 # The offsets of CPython with 64 bits, in the order of ``recorder_python``.
@@ -25,8 +23,10 @@ _LAYOUTS = {
     (3, 12): (56, 0, 0, 56, 8, 70, 192, 176, 112, 128, 136, 68, 32, 40, 56, 32),
     (3, 13): (72, -1, 0, 56, 8, 70, 200, 184, 112, 128, 136, 68, 32, 40, 56, 32),
 }
+_PLACE = struct.Struct("<8xQq")  # the code, and which unit of it
+_CODE = struct.Struct("<16xQII16xQI4xi")  # its file, its table of lines, its first line
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
 _MOST = 16  # frames that are compared
-_ENCODINGS = {0: "latin-1", 1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by bytes of a character
 
 
 class Line(NamedTuple):
@@ -42,80 +42,37 @@ def layout() -> tuple[int, ...] | None:
     is_known = (
         sys.implementation.name == "cpython"
         and sys.version_info.releaselevel == "final"
-        and sys.maxsize == 2**63 - 1
-        and sys.byteorder == "little"
+        and (sys.maxsize, sys.byteorder) == (2**63 - 1, "little")
         and not hasattr(sys, "gettotalrefcount")  # a debug build
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
     )
     return _LAYOUTS.get(sys.version_info[:2]) if is_known else None
 
 
-class _Text(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("bytes", ctypes.c_uint32),
-        ("width", ctypes.c_uint32),
-    )
-
-    def raw(self) -> bytes:
-        return ctypes.string_at(self.data, self.bytes)
-
-    def __str__(self) -> str:
-        return self.raw().decode(_ENCODINGS[self.width], errors="surrogatepass")
-
-
-class _Code(ctypes.Structure):
-    _fields_ = (
-        ("next", ctypes.c_void_p),
-        ("address", ctypes.c_void_p),
-        ("file", _Text),
-        ("name", _Text),
-        ("lines", _Text),
-        ("first_line", ctypes.c_int32),
-        ("is_library", ctypes.c_int32),
-    )
-
-
-class _Place(ctypes.Structure):
-    _fields_ = (("next", ctypes.c_void_p), ("code", ctypes.c_void_p), ("at", ctypes.c_int64))
-
-
 def line_at(address: int) -> Line | None:
     """Return the line that the recorder has noted at an address; None for 0."""
     if not address:
         return None
-    place = _Place.from_address(address)
-    code = _Code.from_address(place.code)
-    file, first, at = str(code.file), code.first_line, 2 * place.at
-    lines = _any_code().replace(co_linetable=code.lines.raw(), co_firstlineno=first).co_lines()
-    line = next((line for start, end, line in lines if start <= at < end), None)
+    code, at = _PLACE.unpack(ctypes.string_at(address, _PLACE.size))
+    text, size, width, table, length, first = _CODE.unpack(ctypes.string_at(code, _CODE.size))
+    file = ctypes.string_at(text, size).decode(_ENCODINGS[width], errors="surrogatepass")
+    lines = line_at.__code__.replace(
+        co_linetable=ctypes.string_at(table, length), co_firstlineno=first
+    ).co_lines()
+    line = next((line for start, end, line in lines if start <= 2 * at < end), None)
     return Line(Place(file, line or 0), (file, first))
 
 
-@functools.cache
-def _any_code() -> CodeType:
-    return line_at.__code__
-
-
-def are_seen(library: Any) -> bool:
+def are_seen(recorder: Any) -> bool:
     """Whether the recorder sees the frames that Python shows, with the GIL and without it."""
-    shown, seen = [], []
-    for kind in (ctypes.CDLL, ctypes.PyDLL):
-        find = functools.partial(_seen, kind(library._name).recorder_frames)  # noqa: SLF001 - its file
-        for call in (find, lambda find=find: find(), lambda find=find: [find() for _ in "a"][0],
-                     lambda find=find: next(find() for _ in "a")):  # fmt: skip
-            one, other = call()
-            shown.append(one)
-            seen.append(other)
-    return shown == seen
+    with_gil = ctypes.PyDLL(recorder._name)  # noqa: SLF001 - the library's file
+    return all(_seen(one) for one in (recorder, with_gil))
 
 
-def _seen(find: Callable[..., int]) -> tuple[list[Any], list[Any]]:
+def _seen(recorder: Any) -> bool:
     found = (ctypes.c_void_p * _MOST)()
-    # fmt: off
-    count, shown = find(found, _MOST), _shown(sys._getframe())  # noqa: SLF001 - a traceback keeps more
-    # fmt: on
-    return shown, [line_at(one or 0) for one in found[:count]]
+    count, shown = recorder.recorder_frames(found, _MOST), _shown(sys._getframe())  # noqa: SLF001
+    return [line_at(one or 0) for one in found[:count]] == shown
 
 
 def _shown(frame: FrameType | None) -> list[Line]:

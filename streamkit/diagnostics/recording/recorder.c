@@ -524,7 +524,7 @@ static void begins(const struct plan *plan, struct fact fact, const struct data 
 
 static void ends(const struct plan *plan, struct fact fact, const struct data *data) {
     int is_own = begun.session == session && begun.call == fact.call;
-    begun.session = 0;
+    if (is_own) begun.session = 0;
     if (!*data->result && plan->when & AT_END) {
         struct memory memory = {0, 0, 0, 0};
         fact.since = (int64_t)(is_own ? begun.since : recorder_count);

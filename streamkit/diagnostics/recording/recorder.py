@@ -22,7 +22,7 @@ from streamkit._cuda.memory_pools import Allocation
 from streamkit._support.locks import new_lock
 from streamkit.diagnostics.doctor import toolkit
 from streamkit.diagnostics.recording import frames, places
-from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN, DriverCall
+from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN
 from streamkit.diagnostics.recording.steps import WORK
 from streamkit.protocols.libraries import NEWEST, OLDEST
 
@@ -40,6 +40,7 @@ _WATCHED = [*filter(None, CALLS), *UNKNOWN]
 _PLAN = struct.Struct("<HBBBBBB")
 _AT_BEGINNING, _AT_END = 1, 2
 _LAUNCH, _LAUNCH_WITH, _TARGET, _FREED, _GONE, _MEMORY_MADE, _MEMORY_MAPPED, _NAME = range(1, 9)
+_LAUNCHES = _LAUNCH, _LAUNCH_WITH
 _NULL_STREAM, _NO_STREAM = 254, 255
 _PER_THREAD = 1
 _FLAGS = {"code unloaded": 2, "end of capture": 4, "stream destroyed": 8, "not followed": 16,
@@ -136,7 +137,7 @@ class Subscription:
     @property
     def count(self) -> int:
         """The number of facts so far."""
-        return int(_number(self._recorder, "count").value) if self._listeners else 0
+        return self._number("count").value if self._listeners else 0
 
     def open(
         self, notice: Callable[[], object] | None = None, *, of_launches: bool = True
@@ -149,12 +150,10 @@ class Subscription:
         """
         with self._lock:
             if not self._listeners:
-                cupti, recorder = _find(), _load()
-                self._prepare(recorder)
-                self._begin(cupti, recorder)
+                self._begin(_find(), _load())
             found = Listener(self.count, of_launches, notice)
             self._listeners.append(found)
-            self._count_wishes()
+            self._tell_of_wishes()
             return found
 
     def close(self, listener: Listener) -> tuple[list[Fact], int]:
@@ -163,37 +162,40 @@ class Subscription:
         The last listener that closes ends the subscription.
         """
         with self._lock:
-            end, lost = self.count, int(_number(self._recorder, "lost").value)
+            end, lost = self.count, self._number("lost").value
             self._listeners = [one for one in self._listeners if one is not listener]
-            self._count_wishes()
-            if not self._listeners:
-                self._end()
+            self._tell_of_wishes()
+            is_last = not self._listeners
+            if is_last and not loader.is_forked:  # CUPTI is the parent's
+                for number in _WATCHED:
+                    self._cupti.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
+                self._cupti.cuptiUnsubscribe(self._handle)
             facts = [*_facts(self._recorder, listener.begin, end)]
-            if not self._listeners:
+            if is_last:
+                self._cupti = None
                 self._recorder.recorder_note(0)
             return facts, lost
 
-    def _count_wishes(self) -> None:
-        wishes = self._listeners
-        _number(self._recorder, "lines", ctypes.c_int).value = len(wishes)
-        of_launches = sum(one.of_launches for one in wishes)
-        _number(self._recorder, "launch_lines", ctypes.c_int).value = of_launches
-        notices = sum(one.notice is not None for one in wishes)
-        _number(self._recorder, "notices", ctypes.c_int).value = notices
+    def _number(self, name: str, kind: Any = ctypes.c_uint64) -> Any:
+        return kind.in_dll(self._recorder, f"recorder_{name}")
 
-    def _prepare(self, recorder: Any) -> None:
+    def _tell_of_wishes(self) -> None:
+        for name, wishes in (
+            ("lines", [True for _ in self._listeners]),
+            ("launch_lines", [one.of_launches for one in self._listeners]),
+            ("notices", [one.notice is not None for one in self._listeners]),
+        ):
+            self._number(name, ctypes.c_int).value = sum(wishes)
+
+    def _begin(self, cupti: Any, recorder: Any) -> None:
+        self._recorder, self._handle = recorder, ctypes.c_void_p()
         functions = [_address(one) for one in driver_functions()]
-        (ctypes.c_void_p * len(functions)).in_dll(recorder, "recorder_driver")[:] = functions
-        notice = (ctypes.c_void_p * 3).in_dll(recorder, "recorder_python")
-        notice[2] = _address(self._notice)
+        self._number("driver", ctypes.c_void_p * len(functions))[:] = functions
+        self._number("python", ctypes.c_void_p * 3)[2] = _address(self._notice)
         if has_lines():
             files = places.files_of_libraries()
             recorder.recorder_have_lines(files)
             self._files = files  # the recorder reads the older ones no more
-        self._recorder = recorder
-
-    def _begin(self, cupti: Any, recorder: Any) -> None:
-        self._handle = ctypes.c_void_p()
         code = cupti.cuptiSubscribe(ctypes.byref(self._handle), recorder.recorder_call, None)
         if code:
             why = f"CUPTI answers {code}, because it does not fit this driver"
@@ -208,20 +210,12 @@ class Subscription:
         for number in _WATCHED:  # an older CUPTI does not know the newest calls
             cupti.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
-    def _end(self) -> None:
-        cupti, self._cupti = self._cupti, None
-        if not loader.is_forked:  # CUPTI is the parent's
-            for number in _WATCHED:
-                cupti.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
-            cupti.cuptiUnsubscribe(self._handle)
-
     def _noticed(self, _: object) -> int:
         """Tell the listeners of new lines: in the main thread, between two of its instructions."""
-        _number(self._recorder, "is_noticing", ctypes.c_int).value = 0
+        self._number("is_noticing", ctypes.c_int).value = 0
         try:
-            for one in self._listeners:
-                if one.notice is not None:
-                    one.notice()
+            for notice in [one.notice for one in self._listeners if one.notice is not None]:
+                notice()
         except KeyboardInterrupt:  # ctypes would swallow it
             _thread.interrupt_main()
         return 0
@@ -255,7 +249,7 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
                 continue
             if has_failed:
                 beside = FAILED
-            elif sort == _LAUNCH or sort == _LAUNCH_WITH:  # noqa: PLR1714 - once for each launch
+            elif sort in _LAUNCHES:
                 beside = _launch(kernel_at, beside)
             elif sort == _TARGET and since >= 0:
                 beside = int.from_bytes(beside, "little")
@@ -268,24 +262,19 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
         chunk = following
 
 
-def _launch(kernel_at: Callable[[int], tuple[str, list[int]]], beside: bytes) -> Kernel:
+def _launch(kernel_at: Callable[[int], tuple[str, struct.Struct]], beside: bytes) -> Kernel:
     kernel, stream, is_known = _OF_LAUNCH.unpack_from(beside)
-    symbol, sizes = kernel_at(kernel)
-    if not is_known:
-        return Kernel(symbol, stream, None)
-    parameters, at = [], _OF_LAUNCH.size
-    for size in sizes:
-        parameters.append(beside[at : at + size])
-        at += size
-    return Kernel(symbol, stream, tuple(parameters))
+    symbol, parameters = kernel_at(kernel)
+    found = parameters.unpack_from(beside, _OF_LAUNCH.size) if is_known else None
+    return Kernel(symbol, stream, found)
 
 
-def _kernel(address: int) -> tuple[str, list[int]]:
-    """Return a kernel's symbol, and the sizes of its parameters."""
+def _kernel(address: int) -> tuple[str, struct.Struct]:
+    """Return a kernel's symbol, and the layout of its parameters."""
     symbol, count = _KERNEL.unpack(ctypes.string_at(address, _KERNEL.size))
     pairs = ctypes.string_at(address + _KERNEL.size, 8 * max(count, 0))
-    sizes = [size for _, size in struct.iter_unpack("<II", pairs)]
-    return ctypes.string_at(symbol).decode(errors="replace"), sizes
+    sizes = "".join(f"{size}s" for _, size in struct.iter_unpack("<II", pairs))
+    return ctypes.string_at(symbol).decode(errors="replace"), struct.Struct(sizes)
 
 
 def _memory(beside: bytes) -> Allocation | None:
@@ -297,31 +286,22 @@ def _memory(beside: bytes) -> Allocation | None:
 # -- the recorder ----------------------------------------------------------------------------------
 
 
-def _number(recorder: Any, name: str, kind: Any = ctypes.c_uint64) -> Any:
-    return kind.in_dll(recorder, f"recorder_{name}")
-
-
 def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
 
 def driver_functions() -> list[Any]:
     """Return the functions that the recorder asks; None for those that this driver lacks."""
-    found = []
-    for name in _FUNCTIONS:
-        try:
-            found.append(loader.with_gil(name))
-        except AttributeError:  # cuFuncGetParamInfo in a driver of CUDA 12.3 or older
-            found.append(None)
-    return found
+    library = ctypes.CDLL(loader.LIBRARY)
+    return [getattr(library, name, None) for name in _FUNCTIONS]
 
 
 @functools.cache
 def _load() -> Any:
     """Return the recorder; NoCallbacksError without it."""
-    file = _FOLDER / "librecorder.so"
+    file = str(_FOLDER / "librecorder.so")
     try:
-        recorder = ctypes.CDLL(str(file))
+        recorder = ctypes.CDLL(file)
     except OSError as cause:
         raise NoCallbacksError(
             "the recorder in C is not in this installation. StreamKit's wheels for Linux have it; "
@@ -329,7 +309,7 @@ def _load() -> Any:
             f"--force-reinstall --no-deps --no-binary streamkit-cuda streamkit-cuda ({cause})"
         ) from cause
     source = zlib.crc32((_FOLDER / "recorder.c").read_bytes())
-    if _number(recorder, "source", ctypes.c_uint32).value != source:
+    if ctypes.c_uint32.in_dll(recorder, "recorder_source").value != source:
         raise NoCallbacksError(
             f"{file} was built from another recorder.c: build it again by pip install -e ."
         )
@@ -369,19 +349,15 @@ def _plan(number: int) -> bytes:
     if not number or call is None:
         return bytes(_PLAN.size)
     kind, size, length = call.kind, call.fields.size, _TARGETS.get(call.kind, 0)
-    is_at_end = kind in _AT_ENDS
-    is_at_beginning = not is_at_end or kind == "copy and wait"
+    when = _AT_END if kind in _AT_ENDS else _AT_BEGINNING
+    if kind == "copy and wait":
+        when |= _AT_BEGINNING
     at = size - 8 if kind == "graph node" else 0
     more = _TARGET if length else _MORE.get(kind, 0)
+    stream = _NULL_STREAM if kind in WORK else _NO_STREAM
+    stream = stream if call.stream is None else call.stream_at
     flags = _PER_THREAD * call.is_per_thread | _FLAGS.get(kind, 0)
-    when = _AT_BEGINNING * is_at_beginning | _AT_END * is_at_end
-    return _PLAN.pack(size, when, more, at, length, _stream_of(call), flags)
-
-
-def _stream_of(call: DriverCall) -> int:
-    if call.stream is not None:
-        return call.stream_at
-    return _NULL_STREAM if call.kind in WORK else _NO_STREAM
+    return _PLAN.pack(size, when, more, at, length, stream, flags)
 
 
 # -- CUPTI -----------------------------------------------------------------------------------------

@@ -68,9 +68,7 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(
-    facts: Iterable[Fact], failed: AbstractSet[int] = frozenset()
-) -> list[CudaStep]:
+def steps(facts: Iterable[Fact], failed: AbstractSet[int] = frozenset()) -> list[CudaStep]:
     """Return the steps of a program without captured work, because that does not run.
 
     ``failed`` are the places of the facts that are left out.

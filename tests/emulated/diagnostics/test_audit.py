@@ -15,8 +15,8 @@ from streamkit._cuda import driver as driver_module  # its own streams are made 
 from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
 from streamkit.diagnostics.audit.audit import program_audit  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    recorder,
     places,
+    recorder,
 )
 from support.cupti import NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
 from support.gpu.raw import (

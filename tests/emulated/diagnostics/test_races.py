@@ -18,8 +18,8 @@ from streamkit._cuda import loader, memory_pools  # it may find no driver; what 
 from streamkit._queues import registry  # no library may be there
 from streamkit.diagnostics.races.races import program_races  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    recorder,
     places,
+    recorder,
 )
 from streamkit.diagnostics.recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words

@@ -10,8 +10,8 @@ import pytest
 
 import streamkit as sk
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    recorder,
     places,
+    recorder,
 )
 from support import cuda_truth
 from support.cuda_truth import Program

@@ -11,8 +11,8 @@ import pytest
 import streamkit as sk
 from streamkit._queues import identity  # no stream of a check may stay
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    recorder,
     places,
+    recorder,
 )
 from streamkit.testing import assert_follows
 from support.cupti import NUMBER, Cupti, words
