@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.cuda_races import Variable
     from streamkit.diagnostics.recording.driver_recorder import DriverQueues
     from streamkit.diagnostics.recording.operations import AuditedQueue
+    from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
 
 _NOT_READ: dict[StepKind, str] = {
@@ -48,8 +49,7 @@ class CudaRaceRecorder:
         self._why_not = ""
         self._noticed: set[tuple[CodeType, int | None]] = set()
         self._memory: list[NamedMemory] = []  # the latest last
-        self._variables: dict[tuple[str, int], dict[int, Variable]] = {}
-        """The names of streams, by the files and the first lines of functions."""
+        self._variables: dict[Place | None, dict[int, Variable]] = {}
 
     def start(self) -> None:
         """Begin the recording, if there is a driver."""
@@ -86,8 +86,10 @@ class CudaRaceRecorder:
 
     def _note_names(self, frame: FrameType) -> None:
         """Note the names of streams and memory in the code of a frame; keep no object alive."""
-        function = frame.f_code.co_filename, frame.f_code.co_firstlineno
-        streams, now = self._variables.setdefault(function, {}), self.count()
+        here, now = places.Place(frame.f_code.co_filename, frame.f_lineno or 0), self.count()
+        streams = self._variables.setdefault(here, {})
+        for *_, line in frame.f_code.co_lines():  # the call can have come from another one
+            self._variables.setdefault(here._replace(line=line or 0), streams)
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
@@ -110,20 +112,18 @@ class CudaRaceRecorder:
         queues = self._calls.queues(program)
         reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
         private = {stream for _, stream in driver.private_streams}
-        works, variables = {}, {}
+        works = {}
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                place, function = step.fact.place or (None, None)
-                variables[place] = self._variables.get(function, {})
-                works[step.number] = PlacedLaunch(launch, place, step.queue)
+                works[step.number] = PlacedLaunch(launch, step.fact.place, step.queue)
         others = distinct_names({queues.named(step.queue) for step in program if step.queue})
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:
             name = queues.named(queue)
             return others.get(name, name)
 
-        found = find(program, works, Words(variables, queue_of), queues.of)
+        found = find(program, works, Words(self._variables, queue_of), queues.of)
         unseen = [
             f"{step.call.name}, {_NOT_READ[step.kind]}"
             for step in program

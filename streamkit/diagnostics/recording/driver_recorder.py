@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit.diagnostics.recording.operations import Kind, When
-    from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaStep
     from streamkit.protocols.watching import WatchedQueue
 
@@ -155,7 +154,7 @@ class DriverQueues:
 
     def _find(self, queue: CudaQueue) -> KnownQueue:
         handle = queue.handle
-        number, context, device, flags = self._said.get(queue, (handle, 0, 0, -1, -1))[1:5]
+        number, context, index, flags = self._said.get(queue, (handle, 0, 0, -1, -1))[1:5]
         if handle <= PER_THREAD:
             name = _default_queue(handle, number or None, (queue.number, queue.thread))
             return KnownQueue(name, is_blocking=True, context=queue.number)
@@ -163,15 +162,14 @@ class DriverQueues:
         if record is not None:
             return _known(record)
         is_blocking = None if flags < 0 else not flags & _NONBLOCKING
-        device = driver.device_of.get(context, device)
-        where = "cuda:?" if device < 0 else f"cuda:{device}"
-        name = f"stream id={number}" if number else f"stream {handle:#x}"
+        index = driver.device_of.get(context, index)
+        device = "cuda:?" if index < 0 else f"cuda:{index}"
+        text = f"stream id={number}" if number else f"stream {handle:#x}"
         if queue.number < len(self._ends.get(handle, ())):
-            name = f"stream {handle:#x}, which has ended"
+            text = f"stream {handle:#x}, which has ended"
         key = (0, 0) if number else (handle, queue.number)
-        return KnownQueue(
-            AuditedQueue(where, name, number or None, key=key), is_blocking, context or None
-        )
+        name = AuditedQueue(device, text, number or None, key=key)
+        return KnownQueue(name, is_blocking, context or None)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
@@ -221,12 +219,8 @@ def operations(
             recorded.pop(step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            file, line = _place(step) if found.blocks_host else (None, 0)
+            file, line = (found.blocks_host and step.fact.place) or (None, 0)
             yield Given(replace(found, file=file, line=line), when_given(step), when_given(begun))
-
-
-def _place(step: CudaStep) -> Place | tuple[None, int]:
-    return (None, 0) if step.fact.place is None else step.fact.place.place
 
 
 def when_given(step: CudaStep) -> When:

@@ -10,9 +10,9 @@ import ctypes
 import struct
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from streamkit.diagnostics.recording.places import Place
+from streamkit.diagnostics.recording.places import Place, place_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -29,14 +29,6 @@ _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a
 _MOST = 16  # frames that are compared
 
 
-class Line(NamedTuple):
-    """A line that made a call."""
-
-    place: Place
-    function: tuple[str, int]
-    """The file and the first line of the function around it."""
-
-
 def layout() -> tuple[int, ...] | None:
     """Return where this Python keeps its frames; None if that is not known."""
     is_known = (
@@ -49,18 +41,18 @@ def layout() -> tuple[int, ...] | None:
     return _LAYOUTS.get(sys.version_info[:2]) if is_known else None
 
 
-def line_at(address: int) -> Line | None:
+def place_at(address: int) -> Place | None:
     """Return the line that the recorder has noted at an address; None for 0."""
     if not address:
         return None
     code, at = _PLACE.unpack(ctypes.string_at(address, _PLACE.size))
     text, size, width, table, length, first = _CODE.unpack(ctypes.string_at(code, _CODE.size))
     file = ctypes.string_at(text, size).decode(_ENCODINGS[width], errors="surrogatepass")
-    lines = line_at.__code__.replace(
+    lines = place_at.__code__.replace(
         co_linetable=ctypes.string_at(table, length), co_firstlineno=first
     ).co_lines()
     line = next((line for start, end, line in lines if start <= 2 * at < end), None)
-    return Line(Place(file, line or 0), (file, first))
+    return Place(file, line or 0)
 
 
 def are_seen(recorder: Any) -> bool:
@@ -71,15 +63,14 @@ def are_seen(recorder: Any) -> bool:
 
 def _seen(recorder: Any) -> bool:
     found = (ctypes.c_void_p * _MOST)()
-    count, shown = recorder.recorder_frames(found, _MOST), _shown(sys._getframe())  # noqa: SLF001
-    return [line_at(one or 0) for one in found[:count]] == shown
+    count, wanted = recorder.recorder_frames(found, _MOST), shown(sys._getframe())  # noqa: SLF001
+    return [place_at(one or 0) for one in found[:count]] == wanted
 
 
-def _shown(frame: FrameType | None) -> list[Line]:
-    lines: list[Line] = []
+def shown(frame: FrameType | None) -> list[Place | None]:
+    """Return the lines of a frame and of those around it, as Python shows them."""
+    lines: list[Place | None] = []
     while frame is not None and len(lines) < _MOST:
-        file = frame.f_code.co_filename
-        place = Place(file, frame.f_lineno or 0)
-        lines.append(Line(place, (file, frame.f_code.co_firstlineno)))
+        lines.append(place_of(frame))
         frame = frame.f_back
     return lines

@@ -59,8 +59,8 @@ def files_of_libraries() -> bytes:
     named = (name for name, is_users in list(_is_users.items()) if not is_users)
     for name in (*_OTHERS, *named):
         module = sys.modules.get(str(name))
-        folders, file = getattr(module, "__path__", ()), getattr(module, "__file__", None)
-        found |= {f"{folder}/" for folder in folders} or {file} - {None}
+        folders = [f"{folder}/" for folder in getattr(module, "__path__", ())]
+        found.update(folders or filter(None, [getattr(module, "__file__", None)]))
     return "".join(f"{one}\0" for one in sorted(found)).encode("utf-32-le") + bytes(4)
 
 

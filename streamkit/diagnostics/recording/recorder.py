@@ -29,11 +29,11 @@ from streamkit.protocols.libraries import NEWEST, OLDEST
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from streamkit.diagnostics.recording.places import Place
 
 _FOLDER = Path(__file__).parent
 _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
-_CALLS = 1024
 _WATCHED = [*filter(None, CALLS), *UNKNOWN]
 
 # What ``recorder.c`` calls a plan.
@@ -85,7 +85,7 @@ class Fact(NamedTuple):
     """The CUcontext that was current."""
     fields: bytes
     """The arguments; empty for the launch of a kernel, the name of an unknown call."""
-    place: Any
+    place: Place | None
     """The line of the user's that made the call, if it is known."""
     more: Any = None
     """The data to which the fields point, or the driver's answer about these."""
@@ -191,9 +191,9 @@ class Subscription:
         self._recorder, self._handle = recorder, ctypes.c_void_p()
         functions = [_address(one) for one in driver_functions()]
         self._number("driver", ctypes.c_void_p * len(functions))[:] = functions
-        self._number("python", ctypes.c_void_p * 3)[2] = _address(self._notice)
         if has_lines():
             files = places.files_of_libraries()
+            self._number("python", ctypes.c_void_p * 3)[2] = _address(self._notice)
             recorder.recorder_have_lines(files)
             self._files = files  # the recorder reads the older ones no more
         code = cupti.cuptiSubscribe(ctypes.byref(self._handle), recorder.recorder_call, None)
@@ -206,6 +206,7 @@ class Subscription:
                 )
             raise RefusedError(why)
         self._cupti = cupti
+        self._number("is_noticing", ctypes.c_int).value = 0
         recorder.recorder_note(1)
         for number in _WATCHED:  # an older CUPTI does not know the newest calls
             cupti.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
@@ -229,7 +230,7 @@ subscription: Subscription = Subscription()
 
 def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
     """Yield the facts with numbers from ``begin`` to ``end``, which count from ``begin``."""
-    line_at, kernel_at = functools.cache(frames.line_at), functools.cache(_kernel)
+    place_at, kernel_at = functools.cache(frames.place_at), functools.cache(_kernel)
     chunk = recorder.recorder_read()
     while chunk:
         following, number, used, _ = _CHUNK.unpack(ctypes.string_at(chunk, _CHUNK.size))
@@ -258,7 +259,7 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
             elif sort == _NAME:
                 fields, beside = beside, None
             ended = None if since < 0 else since - begin
-            yield Fact(call, thread, context, fields, line_at(place), beside, ended)
+            yield Fact(call, thread, context, fields, place_at(place), beside, ended)
         chunk = following
 
 
@@ -314,7 +315,7 @@ def _load() -> Any:
             f"{file} was built from another recorder.c: build it again by pip install -e ."
         )
     recorder.recorder_read.restype = ctypes.c_void_p
-    plans = b"".join(map(_plan, range(_CALLS)))
+    plans = b"".join(map(_plan, range(1024)))
     (ctypes.c_char * len(plans)).in_dll(recorder, "recorder_plans").raw = plans
     return recorder
 

@@ -403,7 +403,7 @@ def test_each_fill_has_the_elements_that_its_name_tells():
 
 
 def test_the_numbers_of_the_calls_are_told_apart():
-    assert len(CALLS) == 207
+    assert len(CALLS) == 208
     assert {(call.name, call.is_per_thread) for call in CALLS.values()} >= {
         ("cuLaunchKernel", False), ("cuLaunchKernel", True), ("cuCtxSynchronize", False),
     }  # fmt: skip

@@ -162,7 +162,7 @@ def test_a_call_is_noted_with_its_fields_thread_and_place(cupti, noted, monkeypa
     (fact,) = noted()
     assert CALLS[fact.call].name == "cuEventRecord"
     assert (fact.thread, fact.context) == (threading.get_native_id(), CONTEXT)
-    assert fact.place.place.file.endswith("cupti.py")
+    assert fact.place.file.endswith("cupti.py")
     assert fact.fields == words(5, 16)
     assert (fact.more, fact.since) == (None, None)
 

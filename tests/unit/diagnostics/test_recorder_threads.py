@@ -90,7 +90,7 @@ lines = pytest.mark.skipif(frames.layout() is None, reason="Python does not show
 
 def shown(frame):
     """The lines that Python shows, as far as the recorder is asked for them."""
-    return frames._shown(frame)
+    return frames.shown(frame)
 
 
 class Check:
@@ -114,7 +114,7 @@ class Check:
     def _line(self, address):
         return (
             self._at.setdefault(address, None)
-            or self._at.update({address: frames.line_at(address)})
+            or self._at.update({address: frames.place_at(address)})
             or self._at[address]
         )
 
@@ -209,7 +209,7 @@ def test_a_call_has_the_line_of_the_user_and_not_of_a_library(calls, monkeypatch
         listener = recorder.subscription.open()
         calls.call()
         facts, _ = recorder.subscription.close(listener)
-        places_of_calls.append(facts[-1].place.place.file)
+        places_of_calls.append(facts[-1].place.file)
     assert places_of_calls == [driver_calls.__file__, __file__]
 
 
