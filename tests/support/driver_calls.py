@@ -6,6 +6,7 @@ Run as a program, it plays the scene of that name, which may end the process or 
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,7 @@ def late_threads(calls):
 
 
 if __name__ == "__main__":
+    recorder._FILE = os.environ.get("RECORDER", recorder._FILE)
     with tempfile.TemporaryDirectory() as folder:
         made = Calls(folder)
         made.connect()

@@ -155,15 +155,16 @@ class DriverQueues:
     def _find(self, queue: CudaQueue) -> KnownQueue:
         handle = queue.handle
         number, context, index, flags = self._said.get(queue, (handle, 0, 0, -1, -1))[1:5]
+        context = queue.number if handle <= PER_THREAD else context
+        index = driver.device_of.get(context, index)
+        device = "cuda:?" if index < 0 else f"cuda:{index}"
         if handle <= PER_THREAD:
-            name = _default_queue(handle, number or None, (queue.number, queue.thread))
-            return KnownQueue(name, is_blocking=True, context=queue.number)
+            name = _default_queue(handle, device, number or None, (queue.number, queue.thread))
+            return KnownQueue(name, is_blocking=True, context=context)
         record = self._by_id.get(number)
         if record is not None:
             return _known(record)
         is_blocking = None if flags < 0 else not flags & _NONBLOCKING
-        index = driver.device_of.get(context, index)
-        device = "cuda:?" if index < 0 else f"cuda:{index}"
         text = f"stream id={number}" if number else f"stream {handle:#x}"
         if queue.number < len(self._ends.get(handle, ())):
             text = f"stream {handle:#x}, which has ended"
@@ -252,12 +253,13 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
 # -- the names of queues in reports ---------------------------------------------------------------
 
 
-def _default_queue(handle: int, number: int | None, key: tuple[int, int]) -> AuditedQueue:
+def _default_queue(
+    handle: int, device: str, number: int | None, key: tuple[int, int]
+) -> AuditedQueue:
     """Return a default stream as a report names it; the key begins with its context."""
     is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
-    device = driver.device_of.get(key[0], "?")
-    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
+    return AuditedQueue(device, name, number, is_legacy, key)
 
 
 def _known(queue: WatchedQueue) -> KnownQueue:

@@ -22,6 +22,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define AT(object, offset, type) (*(type *)((char *)(object) + (offset)))
+#define TYPE(object) AT(object, 8, const void *) /* of Python's */
+#define LENGTH(object) AT(object, 16, uint32_t)
 #define ROUNDED(bytes) (((bytes) + 7) & ~(size_t)7)
 #define CALLS 1024 /* CUPTI's numbers are below it */
 #define BUCKETS 4096
@@ -40,7 +42,7 @@ EXPORT struct plan {
     uint8_t stream; /* which byte of the parameters is its stream; NO_STREAM, NULL_STREAM */
     uint8_t flags;
 } recorder_plans[CALLS];
-enum { AT_BEGINNING = 1, AT_END = 2 };
+enum { AT_BEGINNING = 1, AT_END = 2, NULL_STREAM = 254, NO_STREAM = 255 };
 enum {
     NOTHING,
     LAUNCH,        /* a kernel and the bytes of its parameters */
@@ -52,7 +54,6 @@ enum {
     MEMORY_MAPPED, /* the memory at the first parameter, as it is at the end */
     NAME           /* the name of a call that is not known */
 };
-enum { NULL_STREAM = 254, NO_STREAM = 255 };
 enum { PER_THREAD = 1 /* its null stream is the thread's */, UNLOADS = 2, ENDS_CAPTURE = 4 };
 enum { ENDS_STREAM = 8, ENDS_CONTEXT = 16, MAKES_STREAM = 32 };
 
@@ -80,7 +81,8 @@ EXPORT struct {
     int32_t string_state, string_ascii, string_compact, bytes_data;
 } recorder_python;
 #define python recorder_python
-enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C = 3 };
+enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C = 3 }; /* frames */
+enum { LEGACY = 1, OF_THREAD = 2 };              /* handles of streams */
 
 EXPORT _Atomic int recorder_lines;        /* listeners that want the lines of calls */
 EXPORT _Atomic int recorder_launch_lines; /* those that want them of launches too */
@@ -213,9 +215,6 @@ static void let_go(struct chunk **chunks) {
 /* -- the line of the user's: a thread's own frames, which stay as they are while it is in C -----
  */
 
-#define TYPE(object) AT(object, 8, const void *)
-#define LENGTH(object) AT(object, 16, uint32_t)
-
 static struct text text_of(const void *object) {
     struct text text = {"", 0, 0};
     if (TYPE(object) == python.string_type) {
@@ -309,8 +308,6 @@ static struct memory memory_at(uint64_t address) {
     if (driver.pointer_attributes(4, which, where, address)) found.size = 0; /* none of CUDA's */
     return found;
 }
-
-enum { LEGACY = 1, OF_THREAD = 2 };
 
 /* A stream that captures is not asked for its id and flags, because that would break the capture,
  * and the legacy stream is not while any blocking stream captures. */

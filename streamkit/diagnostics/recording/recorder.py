@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from streamkit.diagnostics.recording.places import Place
 
-_FOLDER = Path(__file__).parent
+_SOURCE = Path(__file__).with_name("recorder.c")
+_FILE = Path(__file__).with_name("librecorder.so")
 _DRIVER_API = 1  # CUPTI's domain of these callbacks
 _TAKEN = 39  # another tool has subscribed
 _WATCHED = [*filter(None, CALLS), *UNKNOWN]
@@ -300,19 +301,18 @@ def driver_functions() -> list[Any]:
 @functools.cache
 def _load() -> Any:
     """Return the recorder; NoCallbacksError without it."""
-    file = str(_FOLDER / "librecorder.so")
     try:
-        recorder = ctypes.CDLL(file)
+        recorder = ctypes.CDLL(str(_FILE))
     except OSError as cause:
         raise NoCallbacksError(
             "the recorder in C is not in this installation. StreamKit's wheels for Linux have it; "
             "with a C compiler it is built by STREAMKIT_NATIVE=1 pip install --no-cache-dir "
             f"--force-reinstall --no-deps --no-binary streamkit-cuda streamkit-cuda ({cause})"
         ) from cause
-    source = zlib.crc32((_FOLDER / "recorder.c").read_bytes())
+    source = zlib.crc32(_SOURCE.read_bytes())
     if ctypes.c_uint32.in_dll(recorder, "recorder_source").value != source:
         raise NoCallbacksError(
-            f"{file} was built from another recorder.c: build it again by pip install -e ."
+            f"{_FILE} was built from another recorder.c: build it again by pip install -e ."
         )
     recorder.recorder_read.restype = ctypes.c_void_p
     plans = b"".join(map(_plan, range(1024)))

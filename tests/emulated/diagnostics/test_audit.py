@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -18,8 +19,10 @@ from streamkit.diagnostics.recording import (  # CUPTI is played by code that is
     places,
     recorder,
 )
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # its end
 from support.cupti import NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
 from support.gpu.raw import (
+    another_context,
     check,
     current_context,
     destroy_stream,
@@ -300,6 +303,41 @@ def test_what_a_capture_holds_is_no_work(cupti):
         cupti.launch(1, b"cupy_escaped")
         cupti.ask("cuStreamEndCapture", s.handle, 0)
     assert told(report.work) == [("kernel", "cupy_escaped", "legacy default stream")]
+
+
+def test_work_after_a_capture_whose_end_has_failed_is_work(cupti):
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", s.handle)
+        cupti.fill(s)
+        cupti.ask("cuStreamEndCapture", s.handle, 0, code=901)
+        for _ in range(5):
+            cupti.fill(s)
+    assert [one.kind for one in report.work] == ["fill"] * 5
+
+
+@pytest.mark.parametrize("block", [sk.audit, sk.races])
+def test_a_stream_or_context_that_ends_before_the_report_is_made_is_asked_for_nothing(
+    cupti, handles, monkeypatch, block
+):
+    """As by the collector, by another thread, or by the program itself."""
+    ends, stop = contextlib.ExitStack(), DriverRecording.stop
+
+    def stop_and_end(recording):
+        stop(recording)
+        destroy_stream(stream)
+        ends.close()
+
+    monkeypatch.setattr(DriverRecording, "stop", stop_and_end)
+    context = ends.enter_context(another_context())
+    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    stream, legacy = make_stream(), int(check(driver.cuStreamGetId(1)))
+    with block() as report:
+        cupti.fill(stream)
+        cupti.fill(1)
+    named = [(one.name, one.id, one.device) for one in getattr(report, "queues", ())]
+    mine = f"stream id={legacy - 1}", legacy - 1, "cuda:0"
+    assert named == [mine, ("legacy default stream", legacy, "cuda:0")][: 2 * (block is sk.audit)]
 
 
 def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):

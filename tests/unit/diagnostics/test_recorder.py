@@ -126,11 +126,9 @@ def test_who_comes_second_is_told_why(cupti):
     [("missing", "recorder in C is not in this installation"), ("stale", "pip install -e .")],
 )
 def test_without_a_recorder_that_fits_the_remedy_is_told(cupti, monkeypatch, tmp_path, change, why):
-    folder = recorder._FOLDER
-    monkeypatch.setattr(recorder, "_FOLDER", tmp_path)
-    if change == "stale":
-        (tmp_path / "librecorder.so").symlink_to(folder / "librecorder.so")
-        (tmp_path / "recorder.c").write_text("another")
+    another = tmp_path / "another"
+    another.touch()
+    monkeypatch.setattr(recorder, "_SOURCE" if change == "stale" else "_FILE", another)
     monkeypatch.setattr(recorder, "_load", recorder._load.__wrapped__)
     with pytest.raises(NoCallbacksError, match=why):
         Subscription().open()
