@@ -9,12 +9,11 @@ from streamkit.diagnostics.races.arrays import RacedArray  # of an access
 from streamkit.diagnostics.races.memory_use import Launch  # what a call does
 from streamkit.diagnostics.races.search import Access  # what a call does
 from streamkit.diagnostics.recording import steps  # what is made of facts
-from streamkit.diagnostics.recording.calls import CALLS  # facts are made up here
+from streamkit.diagnostics.recording.calls import CALLS, Fact, Kernel  # facts are made up here
 from streamkit.diagnostics.recording.driver_recorder import KnownQueue  # what is known of a queue
 from streamkit.diagnostics.recording.memory import Lives  # whose memory an access uses
 from streamkit.diagnostics.recording.operations import AuditedQueue  # what a report calls a queue
 from streamkit.diagnostics.recording.places import Place  # where a call is
-from streamkit.diagnostics.recording.recorder import Fact, Kernel  # facts are made up here
 
 CONTEXT = 77
 STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy": 0, "mine": 2}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+if TYPE_CHECKING:
+    from streamkit.diagnostics.recording.places import Place
 
 CallKind = Literal[
     "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
@@ -195,3 +198,35 @@ CALLS = _calls()
 """By CUPTI's number of each."""
 UNKNOWN = range(807, 1024)
 """The numbers that a CUPTI newer than CUDA 13.0 may give to calls that are not known here."""
+
+
+class Fact(NamedTuple):
+    """One call of the driver, or a stream that was met."""
+
+    call: int
+    """The number of the call in ``CALLS``."""
+    thread: int
+    """The caller's number by the system, which tells apart threads that follow one another."""
+    context: int
+    """The CUcontext that was current."""
+    fields: bytes
+    """The arguments; empty for the launch of a kernel, the name of an unknown call."""
+    place: Place | None
+    """The line of the user's that made the call, if it is known."""
+    more: Any = None
+    """The data to which the fields point, or the driver's answer about these."""
+    since: int | None = None
+    """For a call that has ended, how many facts there were when it began; else None."""
+
+
+FAILED = object()
+"""``more`` of a fact that says that the thread's latest call with this number has failed."""
+
+
+class Kernel(NamedTuple):
+    """A launch: ``more`` of its fact."""
+
+    symbol: str
+    stream: int
+    parameters: tuple[bytes, ...] | None
+    """None if the parameters cannot be read."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
+from streamkit.diagnostics.recording.calls import FAILED, Fact, Kernel
 from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.memory import Lives
 from streamkit.diagnostics.recording.operations import LAST, AuditedQueue, Given, Operation
-from streamkit.diagnostics.recording.recorder import FAILED, Fact, Kernel, Listener, subscription
+from streamkit.diagnostics.recording.recorder import Listener, subscription
 from streamkit.diagnostics.recording.steps import (
     ELEMENTS,
     LAUNCHES,

@@ -22,14 +22,12 @@ from streamkit._cuda.memory_pools import Allocation
 from streamkit._support.locks import new_lock
 from streamkit.diagnostics.doctor import toolkit
 from streamkit.diagnostics.recording import frames, places
-from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN
+from streamkit.diagnostics.recording.calls import CALLS, FAILED, UNKNOWN, Fact, Kernel
 from streamkit.diagnostics.recording.steps import WORK
 from streamkit.protocols.libraries import NEWEST, OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from streamkit.diagnostics.recording.places import Place
 
 _SOURCE = Path(__file__).with_name("recorder.c")
 _FILE = Path(__file__).with_name("librecorder.so")
@@ -73,38 +71,6 @@ _HOST_MEMORY = 1
 _FUNCTIONS = ("cuStreamGetCtx", "cuStreamIsCapturing", "cuStreamGetFlags", "cuStreamGetId",
               "cuCtxGetDevice", "cuPointerGetAttributes", "cuFuncGetParamInfo",
               "cuKernelGetParamInfo")  # fmt: skip
-
-
-class Fact(NamedTuple):
-    """One call of the driver, or a stream that was met."""
-
-    call: int
-    """The number of the call in ``CALLS``."""
-    thread: int
-    """The caller's number by the system, which tells apart threads that follow one another."""
-    context: int
-    """The CUcontext that was current."""
-    fields: bytes
-    """The arguments; empty for the launch of a kernel, the name of an unknown call."""
-    place: Place | None
-    """The line of the user's that made the call, if it is known."""
-    more: Any = None
-    """The data to which the fields point, or the driver's answer about these."""
-    since: int | None = None
-    """For a call that has ended, how many facts there were when it began; else None."""
-
-
-FAILED = object()
-"""``more`` of a fact that says that the thread's latest call with this number has failed."""
-
-
-class Kernel(NamedTuple):
-    """A launch: ``more`` of its fact."""
-
-    symbol: str
-    stream: int
-    parameters: tuple[bytes, ...] | None
-    """None if the parameters cannot be read."""
 
 
 class NoCallbacksError(Exception):

@@ -6,14 +6,13 @@ import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from streamkit._cuda.memory_pools import Allocation
-from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall
+from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall, Fact
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
-    from streamkit.diagnostics.recording.recorder import Fact
 
 StepKind = CallKind | Literal["point", "done"]
 

@@ -13,9 +13,9 @@ from streamkit._cuda import loader, memory_pools  # what the driver answers is m
 from streamkit._queues import identity  # who is told of queues
 from streamkit.diagnostics.doctor import toolkit  # it is not to find CUPTI
 from streamkit.diagnostics.recording import recorder  # CUPTI is played here
-from streamkit.diagnostics.recording.calls import CALLS, UNKNOWN  # CUPTI's numbers
+from streamkit.diagnostics.recording.calls import CALLS, FAILED, UNKNOWN, Kernel  # CUPTI's numbers
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
-from streamkit.diagnostics.recording.recorder import Kernel, NoCallbacksError, Subscription
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription
 from support.cupti import BEGIN, NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
 
 CONTEXT = 77
@@ -266,7 +266,7 @@ def test_a_capture_whose_end_fails_has_ended_if_its_stream_says_so(cupti, noted,
     says.is_capturing = state
     cupti.call(NUMBER["cuStreamEndCapture"], words(16), code=901)
     facts = noted()
-    assert [fact.more is recorder.FAILED for fact in facts] == [False, True][: 1 + bool(state)]
+    assert [fact.more is FAILED for fact in facts] == [False, True][: 1 + bool(state)]
 
 
 def test_a_call_that_is_not_known_here_is_noted_by_its_name(cupti, noted):

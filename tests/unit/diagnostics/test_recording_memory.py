@@ -6,8 +6,8 @@ import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.recording import steps  # what is made of facts
+from streamkit.diagnostics.recording.calls import Fact  # facts are made up here
 from streamkit.diagnostics.recording.memory import Lives  # no public name has it
-from streamkit.diagnostics.recording.recorder import Fact  # facts are made up here
 from support.cuda_calls import fact_of
 
 pytestmark = pytest.mark.portable
