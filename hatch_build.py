@@ -1,7 +1,7 @@
 """Builds the recorder in C, which ``audit`` and ``races`` need for CUDA streams.
 
-An editable installation has it if there is a C compiler. A wheel is pure, unless STREAMKIT_NATIVE=1
-asks for one of this platform: then it fails without a compiler.
+What is installed from a clone has it if there is a C compiler. Elsewhere a wheel is pure, unless
+STREAMKIT_NATIVE=1 asks for one of this platform: then the build fails without a compiler.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Recorder(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build it where it is wanted; hatchling calls this before it packs a wheel."""
-        is_editable, is_wanted = version == "editable", os.environ.get("STREAMKIT_NATIVE") == "1"
-        if sys.platform != "linux" or not (is_editable or is_wanted):
+        is_editable, wish = version == "editable", os.environ.get("STREAMKIT_NATIVE")
+        is_clone = is_editable or Path(self.root, ".git").exists()
+        if sys.platform != "linux" or wish == "0" or not (wish or is_clone):
             return
         place = Path(self.root, FOLDER) if is_editable else Path(self.directory)
         place.mkdir(parents=True, exist_ok=True)
@@ -39,7 +40,7 @@ class Recorder(BuildHookInterface):  # type: ignore[type-arg]
         try:
             self._compile(library)
         except (OSError, subprocess.CalledProcessError) as error:
-            if is_wanted:
+            if wish:
                 raise
             self.app.display_warning(f"audit and races will see no CUDA stream: {error}")
             return

@@ -42,9 +42,9 @@ def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
-    submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
-    when it is made, so the report knows the order in which the queues were given their work, and
-    not when that ran. A CUDA graph is one operation of the queue that launches it. The block's end
+    submitted functions and the bodies of scopes. CUPTI shows each call of the driver when it is
+    made to a recorder in C, so the report knows the order in which the queues were given their
+    work, and not when that ran. A CUDA graph is one operation of the queue that launches it. The block's end
     does not wait for the GPU, a stream may capture meanwhile, and nothing is left behind.
 
     The report is made when the block ends, which waits until host streams have run; if the block
@@ -52,7 +52,8 @@ def audit() -> Generator[AuditReport]:
     stream. Audits nest. In a forked child host streams alone are recorded.
 
     Raises:
-        BackendNotInstalledError: There is a GPU but no CUPTI. The error says how to install it.
+        BackendNotInstalledError: There is a GPU but no CUPTI, or no recorder. The error says how to
+            install it.
         ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
@@ -103,7 +104,7 @@ class CallbackRecorder:
         except RefusedError as error:
             raise ScopeError(f"an audit cannot begin here: {error}.") from error
         except NoCallbacksError as error:
-            message = f"an audit of CUDA streams needs CUPTI: {error}."
+            message = f"an audit of CUDA streams needs CUPTI and a recorder: {error}."
             raise BackendNotInstalledError(message, name="cupti") from error
         self._calls = calls
 

@@ -17,7 +17,7 @@ from streamkit.diagnostics.recording.driver_recorder import DriverRecording, whe
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
 from streamkit.diagnostics.recording.operations import Given, Operation, distinct_names
-from streamkit.diagnostics.recording.recorder import NoCallbacksError
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, has_lines
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class CudaRaceRecorder:
             for step in program
             if step.kind in _NOT_READ
         ]
+        if not has_lines():
+            unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
         operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))

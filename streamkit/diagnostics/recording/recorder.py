@@ -271,14 +271,13 @@ def _load() -> Any:
         recorder = ctypes.CDLL(str(_FILE))
     except OSError as cause:
         raise NoCallbacksError(
-            "the recorder in C is not in this installation. StreamKit's wheels for Linux have it; "
-            "with a C compiler it is built by STREAMKIT_NATIVE=1 pip install --no-cache-dir "
-            f"--force-reinstall --no-deps --no-binary streamkit-cuda streamkit-cuda ({cause})"
+            "the recorder in C is not in this installation. StreamKit's wheels for Linux have it, "
+            f"and pip install builds it in a clone if there is a C compiler ({cause})"
         ) from cause
     source = zlib.crc32(_SOURCE.read_bytes())
     if ctypes.c_uint32.in_dll(recorder, "recorder_source").value != source:
         raise NoCallbacksError(
-            f"{_FILE} was built from another recorder.c: build it again by pip install -e ."
+            f"{_FILE} was built from another recorder.c: run pip install -e . again"
         )
     recorder.recorder_read.restype = ctypes.c_void_p
     plans = b"".join(map(_plan, range(1024)))
