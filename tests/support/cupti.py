@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import struct
 
-from streamkit._cuda import memory_pools  # what is said of memory
-from streamkit.diagnostics.recording import recorder  # whom it asks
 from streamkit.diagnostics.recording.calls import CALLS  # CUPTI's numbers
 
 NUMBER = {call.name: number for number, call in reversed(CALLS.items())}
@@ -51,58 +49,6 @@ class Cupti:
                 self.callback(None, 1, number, ctypes.c_void_p(ctypes.addressof(kept)))
             if meanwhile is not None and site == BEGIN:
                 meanwhile()
-
-
-SIZES = {"cuStreamIsCapturing": 4, "cuStreamGetFlags": 4, "cuCtxGetDevice": 4}
-
-
-class Answers:
-    """What the recorder is told when it asks the driver: a function of Python's for each question.
-
-    They return values, or None for an error; of a question that they leave out the driver is asked.
-    """
-
-    def __init__(self, monkeypatch, **answers):
-        self.asked = []
-        real = recorder.driver_functions
-        functions = [self._function(name, answers.get(name)) for name in recorder._FUNCTIONS]
-
-        def found():
-            others = real() if None in functions else functions
-            return [one or other for one, other in zip(functions, others, strict=True)]
-
-        monkeypatch.setattr(recorder, "driver_functions", found)
-
-    def _function(self, name, answer):
-        if answer is None:
-            return None
-        given, places = (0, 1) if name == "cuCtxGetDevice" else (1, 1)
-        given, places = (2, 2) if "ParamInfo" in name else (given, places)
-        kinds = [ctypes.c_uint64] * given + [ctypes.c_void_p] * places
-        if name == "cuPointerGetAttributes":
-            kinds, given = [ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64], 4
-
-        def ask(*values):
-            self.asked.append(name)
-            found = answer(*values[:given] if given < 4 else values[3:])
-            if found is None or isinstance(found, BaseException):
-                return 1 if found is None else 400
-            where = values[given:]
-            if given == 4:
-                where = (ctypes.c_void_p * 4).from_address(values[2])
-                found = found.start, found.size, int(found.is_host) or 2, found.context
-            found = found if isinstance(found, tuple) else (found,)
-            for place, value in zip(where, found, strict=True):
-                size = SIZES.get(name, 8)
-                ctypes.memmove(place, value.to_bytes(8, "little"), size)
-            return 0
-
-        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(ask)
-
-
-def says_of_memory(address):
-    """Answer as ``memory_pools`` does, which a test may replace."""
-    return memory_pools.allocation(address)
 
 
 def words(*values):

@@ -64,7 +64,7 @@ _CHUNK = struct.Struct("<QQQQ")  # the next one, the number of the first fact, b
 _HEAD = struct.Struct("<IHBBIIQQqQ")
 _OF_LAUNCH = struct.Struct("<QQQ")  # the kernel, the stream, whether the parameters are known
 _KERNEL = struct.Struct("<16xQi8x")  # its symbol, the number of its parameters
-_MEMORY = struct.Struct("<QQQQ")
+_MEMORY = struct.Struct("<QQi4xQ")
 _HOST_MEMORY = 1
 
 # The functions of the driver that it calls, in its order.
@@ -147,12 +147,9 @@ class Subscription:
         return kind.in_dll(self._recorder, f"recorder_{name}")
 
     def _tell_of_wishes(self) -> None:
-        for name, wishes in (
-            ("lines", [True for _ in self._listeners]),
-            ("launch_lines", [one.of_launches for one in self._listeners]),
-            ("notices", [one.notice is not None for one in self._listeners]),
-        ):
-            self._number(name, ctypes.c_int).value = sum(wishes)
+        wishes = [(True, one.of_launches, one.notice is not None) for one in self._listeners]
+        for place, name in enumerate(("lines", "launch_lines", "notices")):
+            self._number(name, ctypes.c_int).value = sum(wish[place] for wish in wishes)
 
     def _begin(self, cupti: Any, recorder: Any) -> None:
         self._recorder, self._handle = recorder, ctypes.c_void_p()
@@ -222,7 +219,8 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
             elif sort == _TARGET and since >= 0:
                 beside = int.from_bytes(beside, "little")
             elif _FREED <= sort <= _MEMORY_MAPPED:
-                beside = _memory(beside)
+                first, length, kind, owner = _MEMORY.unpack(beside)
+                beside = Allocation(first, length, kind == _HOST_MEMORY, owner) if length else None
             elif sort == _NAME:
                 fields, beside = beside, None
             ended = None if since < 0 else since - begin
@@ -243,12 +241,6 @@ def _kernel(address: int) -> tuple[str, struct.Struct]:
     pairs = ctypes.string_at(address + _KERNEL.size, 8 * max(count, 0))
     sizes = "".join(f"{size}s" for _, size in struct.iter_unpack("<II", pairs))
     return ctypes.string_at(symbol).decode(errors="replace"), struct.Struct(sizes)
-
-
-def _memory(beside: bytes) -> Allocation | None:
-    start, size, sort, context = _MEMORY.unpack(beside)
-    is_host = sort & 0xFFFFFFFF == _HOST_MEMORY
-    return Allocation(start, size, is_host, context) if size else None
 
 
 # -- the recorder ----------------------------------------------------------------------------------

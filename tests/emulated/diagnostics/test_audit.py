@@ -13,14 +13,14 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
+from streamkit._cuda import loader  # it may find no driver
 from streamkit.diagnostics.audit.audit import program_audit  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
     places,
     recorder,
 )
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # its end
-from support.cupti import NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
+from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
     another_context,
     check,
@@ -61,7 +61,6 @@ def cupti(monkeypatch):
     played, context = Calls(), current_context()
     monkeypatch.setattr(recorder, "_find", lambda: played)
     monkeypatch.setattr("support.cupti.CONTEXT", context)
-    Answers(monkeypatch, cuPointerGetAttributes=says_of_memory)
     yield played
     assert played.callback is None
 
@@ -163,22 +162,18 @@ def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(
 
 
 def test_memory_that_was_pinned_at_the_time_of_the_copy_holds_nothing(cupti, memory):
-    s, (device, _, pageable) = sk.new_stream(), memory
+    s, (device, *_), place = sk.new_stream(), memory, ctypes.c_uint64()
+
+    def make():
+        place.value = int(check(driver.cuMemHostAlloc(64, 0)))
+
     with sk.audit() as report:
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-        cupti.ask("cuMemHostRegister", pageable, 64)
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-        unregister(cupti, pageable)
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-    assert [one.blocks_host for one in report.work] == [True, False, True]
-
-
-def unregister(cupti, pageable):
-    """It is no longer pinned."""
-    with pytest.MonkeyPatch.context() as patching:
-        gone = memory_pools.Allocation(pageable, 64, is_host=True, context=0)
-        patching.setattr(memory_pools, "allocation", lambda _: gone)
-        cupti.ask("cuMemHostUnregister", pageable)
+        cupti.ask("cuMemHostAlloc", ctypes.addressof(place), 64, meanwhile=make)
+        pinned = place.value
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemFreeHost", pinned, meanwhile=lambda: check(driver.cuMemFreeHost(pinned)))
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+    assert [one.blocks_host for one in report.work] == [False, True]
 
 
 def test_what_holds_the_host_is_told_with_its_line(cupti, monkeypatch):
@@ -419,7 +414,9 @@ def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
         raise recorder.NoCallbacksError("there is no libcupti: pip install it")
 
     monkeypatch.setattr(recorder, "_find", find)
-    missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
+    missing = pytest.raises(
+        sk.BackendNotInstalledError, match=r"needs CUPTI and the recorder: .* pip install it\."
+    )
     with missing, sk.audit():
         pass
 

@@ -24,10 +24,11 @@ from streamkit._streams.host_queue import WorkQueue  # another thread comes betw
 from streamkit._streams.then import HostThenCalls  # slow to be made here
 from streamkit._support.locks import new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
-from streamkit.diagnostics.recording import recorder  # CUPTI is played here
+from streamkit.diagnostics.recording import recorder  # a driver is played here
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # to be interrupted inside
-from support.cupti import NUMBER, Answers, Cupti, words
+from support import driver_calls
 from support.documents import ROOT
+from support.driver_calls import RECORD
 from support.queues import LONG
 
 pytestmark = pytest.mark.portable
@@ -215,18 +216,13 @@ def together(call, threads=4):
         return list(pool.map(work, range(threads)))
 
 
-def test_calls_of_many_threads_are_all_noted(monkeypatch):
-    try:
-        recorder._load()
-    except recorder.NoCallbacksError as why:
-        pytest.skip(str(why))
-    played, made, fields = Cupti(), recorder.Subscription(), words(5, 16)
-    monkeypatch.setattr(recorder, "_find", lambda: played)
-    Answers(monkeypatch, **{name: lambda *_: None for name in recorder._FUNCTIONS})
-    listener = made.open()
-    together(lambda _: [played.call(NUMBER["cuEventRecord"], fields) for _ in range(500)])
-    facts, lost = made.close(listener)
-    assert (lost, sum(fact.call > 0 for fact in facts)) == (0, 2_000)
+def test_calls_of_many_threads_are_all_noted(monkeypatch, tmp_path):
+    calls = driver_calls.made(tmp_path)
+    calls.connect(monkeypatch.setattr)
+    listener = recorder.subscription.open()
+    together(lambda _: calls.free.call_often(RECORD, calls.fields, 500))
+    facts, lost = recorder.subscription.close(listener)
+    assert (lost, sum(fact.call == RECORD for fact in facts)) == (0, 2_000)
 
 
 def test_captures_begin_and_end_while_others_are_looked_at():

@@ -1,4 +1,4 @@
-"""What the recorder in C notes: each call as C gives it, and nothing that stops the caller."""
+"""What the recorder in C notes: each call as it is given, and what the driver says meanwhile."""
 
 from __future__ import annotations
 
@@ -9,72 +9,34 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamkit._cuda import loader, memory_pools  # what the driver answers is made up here
+from streamkit._cuda import loader  # how old the driver is
 from streamkit._queues import identity  # who is told of queues
 from streamkit.diagnostics.doctor import toolkit  # it is not to find CUPTI
-from streamkit.diagnostics.recording import recorder  # CUPTI is played here
-from streamkit.diagnostics.recording.calls import CALLS, FAILED, UNKNOWN, Kernel  # CUPTI's numbers
+from streamkit.diagnostics.recording import recorder  # what is tested
+from streamkit.diagnostics.recording.calls import (  # facts, by CUPTI's numbers
+    CALLS,
+    FAILED,
+    UNKNOWN,
+    Kernel,
+)
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
-from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription
-from support.cupti import BEGIN, NUMBER, PER_THREAD, Answers, Cupti, says_of_memory, words
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription  # the same
+from support import driver_calls
+from support.cupti import NUMBER, PER_THREAD
 
-CONTEXT = 77
-
-
-@pytest.fixture(autouse=True)
-def recorder_in_c():
-    try:
-        recorder._load()
-    except NoCallbacksError as why:
-        pytest.skip(str(why))
+CONTEXT, AT = 77, 4096
+MEMORY = (AT, 64, False, CONTEXT)  # as the driver says
 
 
-@pytest.fixture
-def cupti(monkeypatch, answers):
-    played = Cupti()
-    monkeypatch.setattr(recorder, "_find", lambda: played)
-    return played
-
-
-class Driver:
-    """What the driver says."""
-
-    def __init__(self):
-        self.is_capturing = 0
-        self.sizes = [8, 4]
-        self.is_function = self.is_kernel = True
-
-    def parameter(self, is_known, number):
-        if not is_known:
-            return OSError()
-        offset = sum(self.sizes[:number])
-        return (offset, self.sizes[number]) if number < len(self.sizes) else None
+@pytest.fixture(scope="module")
+def all_calls(tmp_path_factory):
+    return driver_calls.made(tmp_path_factory.mktemp("calls"))
 
 
 @pytest.fixture
-def says():
-    return Driver()
-
-
-@pytest.fixture
-def answers(monkeypatch, says):
-    """All that the driver is asked: streams have the id 9, the context 5 and the flags 0."""
-    monkeypatch.setattr(
-        memory_pools,
-        "allocation",
-        lambda address: memory_pools.Allocation(address, 64, is_host=False, context=CONTEXT),
-    )
-    return Answers(
-        monkeypatch,
-        cuStreamGetCtx=lambda _: 5,
-        cuStreamIsCapturing=lambda _: says.is_capturing,
-        cuStreamGetFlags=lambda _: 0,
-        cuStreamGetId=lambda _: 9,
-        cuCtxGetDevice=lambda: 0,
-        cuPointerGetAttributes=says_of_memory,
-        cuFuncGetParamInfo=lambda _, number: says.parameter(says.is_function, number),
-        cuKernelGetParamInfo=lambda _, number: says.parameter(says.is_kernel, number),
-    )
+def calls(all_calls, monkeypatch):
+    all_calls.connect(monkeypatch.setattr)
+    return all_calls
 
 
 class Noted:
@@ -90,7 +52,7 @@ class Noted:
 
 
 @pytest.fixture
-def noted(cupti):
+def noted(calls):
     """The facts so far, which ends the recording."""
     return Noted(Subscription())
 
@@ -98,42 +60,42 @@ def noted(cupti):
 # -- who listens --------------------------------------------------------------------------------
 
 
-def test_each_listener_has_its_part_and_nothing_is_left_after_the_last(cupti):
-    made, call = Subscription(), (NUMBER["cuEventRecord"], words(5, 16))
+def test_each_listener_has_its_part_and_nothing_is_left_after_the_last(calls):
+    made = Subscription()
     first = Noted(made)
-    cupti.call(*call)
+    calls.call("cuEventRecord", 5, 16)
     second = Noted(made)
-    assert cupti.enabled == {*CALLS, *UNKNOWN} - {0}
-    cupti.call(*call)
+    assert calls.enabled == {*CALLS, *UNKNOWN} - {0}
+    calls.call("cuEventRecord", 5, 16)
     assert len(first()) == 2
-    cupti.call(*call)
+    calls.call("cuEventRecord", 5, 16)
     assert len(second()) == 2
-    assert (cupti.enabled, cupti.callback, made.count) == (set(), None, 0)
+    calls.call("cuEventRecord", 5, 16)
+    assert (calls.enabled, made.count, Noted(made)()) == (set(), 0, [])
+
+
+def test_who_comes_second_is_told_why(calls):
+    made = Subscription()
+    for calls.code, why in ((39, "another tool has CUPTI"), (15, "CUPTI answers 15")):
+        with pytest.raises(NoCallbacksError, match=why):
+            made.open()
+    calls.code = 0
     assert Noted(made)() == []
 
 
-def test_who_comes_second_is_told_why(cupti):
-    made = Subscription()
-    for cupti.code, why in ((39, "another tool has CUPTI"), (15, "CUPTI answers 15")):
-        with pytest.raises(NoCallbacksError, match=why):
-            made.open()
-    cupti.code = 0
-    Noted(made)()
-
-
 @pytest.mark.parametrize(
-    ("change", "why"),
-    [("missing", "recorder in C is not in this installation"), ("stale", "pip install -e .")],
+    ("name", "why"), [("_FILE", "not in this installation"), ("_SOURCE", "pip install -e .")]
 )
-def test_without_a_recorder_that_fits_the_remedy_is_told(cupti, monkeypatch, tmp_path, change, why):
+def test_without_a_recorder_that_fits_the_remedy_is_told(calls, monkeypatch, tmp_path, name, why):
     another = tmp_path / "another"
     another.touch()
-    monkeypatch.setattr(recorder, "_SOURCE" if change == "stale" else "_FILE", another)
+    monkeypatch.setattr(recorder, name, another)
     monkeypatch.setattr(recorder, "_load", recorder._load.__wrapped__)
     with pytest.raises(NoCallbacksError, match=why):
         Subscription().open()
 
 
+@pytest.mark.portable
 def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
     def missing(*_, **__):
         raise OSError
@@ -141,7 +103,7 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
     monkeypatch.setattr(recorder.sys, "platform", "linux")
     monkeypatch.setattr(toolkit.os, "RTLD_NOLOAD", 4, raising=False)
     monkeypatch.setattr(toolkit.os, "RTLD_NOW", 2, raising=False)
-    monkeypatch.setattr(recorder.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr(toolkit.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):
         monkeypatch.setattr(loader, "driver_version", lambda version=version: version)
@@ -152,130 +114,13 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
         Subscription().open()
 
 
-# -- what is noted ------------------------------------------------------------------------------
+def test_functions_that_a_driver_lacks_are_none(monkeypatch):
+    kept = dict.fromkeys(recorder._FUNCTIONS[:6], 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(**kept))
+    assert recorder.driver_functions() == [1] * 6 + [None] * 2
 
 
-def test_a_call_is_noted_with_its_fields_thread_and_place(cupti, noted, monkeypatch):
-    cupti.call(NUMBER["cuEventRecord"], words(5, 16))
-    (fact,) = noted()
-    assert CALLS[fact.call].name == "cuEventRecord"
-    assert (fact.thread, fact.context) == (threading.get_native_id(), CONTEXT)
-    assert fact.place.file.endswith("cupti.py")
-    assert fact.fields == words(5, 16)
-    assert (fact.more, fact.since) == (None, None)
-
-
-def test_a_wait_is_noted_when_it_has_ended_and_since_when(cupti, noted):
-    def meanwhile():
-        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
-
-    cupti.call(NUMBER["cuStreamSynchronize"], words(16), meanwhile=meanwhile)
-    cupti.call(NUMBER["cuStreamQuery"], words(16), code=600)  # not ready
-    names = [(CALLS[one.call].name, one.since) for one in noted(streams=True)]
-    assert names == [("-", None), ("cuEventRecord", None), ("cuStreamSynchronize", 1)]
-
-
-@pytest.mark.parametrize("name", ["cuMemAllocAsync", "cuMemAlloc", "cuMemHostAlloc",
-                                  "cuMemHostRegister", "cuMemMap"])  # fmt: skip
-def test_memory_that_a_call_made_is_noted(cupti, noted, name):
-    made = ctypes.c_uint64(4096)
-    where = ctypes.addressof(made) if "Alloc" in name else 4096
-    cupti.call(NUMBER[name], words(where, 64, 16))
-    (fact,) = noted()
-    assert fact.more == (4096, 64, False, CONTEXT)
-    assert fact.since is not None
-
-
-def test_memory_of_which_the_driver_says_nothing_is_as_it_was_asked_for(cupti, noted, monkeypatch):
-    monkeypatch.setattr(memory_pools, "allocation", lambda _: None)
-    made = ctypes.c_uint64(4096)
-    cupti.call(NUMBER["cuMemAlloc"], words(ctypes.addressof(made), 32))
-    cupti.call(NUMBER["cuIpcOpenMemHandle"], words(ctypes.addressof(made)))
-    assert [fact.more[:2] for fact in noted()] == [(4096, 32), (4096, 1)]
-
-
-@pytest.mark.parametrize("name", ["cuMemFree", "cuMemFreeHost", "cuMemHostUnregister",
-                                  "cuIpcCloseMemHandle"])  # fmt: skip
-def test_memory_that_ends_is_asked_for_while_it_is_there(cupti, noted, answers, name):
-    seen, asked = [], answers.asked
-    cupti.call(NUMBER[name], words(4096), meanwhile=lambda: seen.extend(asked))
-    cupti.call(NUMBER[name], words(4096), code=1)  # it failed: the memory is there
-    assert seen == ["cuPointerGetAttributes"]  # before the call, and not after it
-    assert asked == seen * 2
-    (fact,) = noted()
-    assert (fact.more, fact.since) == ((4096, 64, False, CONTEXT), 0)
-
-
-def test_memory_that_a_stream_frees_is_noted_as_the_call_begins(cupti, noted):
-    cupti.call(NUMBER["cuMemFreeAsync"], words(4096, 16), sites=(BEGIN,))
-    (fact,) = noted()
-    assert (fact.more, fact.since) == ((4096, 64, False, CONTEXT), None)
-
-
-# -- streams ------------------------------------------------------------------------------------
-
-MET = struct.Struct("<QQQiii4x")
-
-
-def met(facts):
-    return [MET.unpack(fact.fields) for fact in facts if not fact.call]
-
-
-def test_a_stream_is_asked_for_once_in_the_call_that_uses_it_first(cupti, noted, answers):
-    for _ in range(2):
-        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
-        answers.asked.append("ended")
-    questions = ["cuStreamIsCapturing", "cuStreamGetCtx", "cuStreamGetId", "cuStreamGetFlags"]
-    assert answers.asked == [*questions, "ended", "ended"]
-    assert met(noted(streams=True)) == [(16, 9, 5, -1, 0, 0)]
-    assert len(answers.asked) == 6
-
-
-def test_a_stream_that_is_made_or_ends_is_another_one_with_its_handle(cupti, noted):
-    made = ctypes.c_uint64(4096)
-    cupti.call(NUMBER["cuStreamCreate"], words(ctypes.addressof(made), 1))
-    cupti.call(NUMBER["cuStreamDestroy"], words(4096))
-    cupti.call(NUMBER["cuStreamCreate"], words(ctypes.addressof(made), 1))
-    cupti.call(NUMBER["cuStreamCreate"], words(ctypes.addressof(made), 1))  # its context has ended
-    facts = noted(streams=True)
-    names = [CALLS[fact.call].name.removeprefix("cuStream") for fact in facts]
-    assert names == ["-", "Create", "Destroy", "-", "Create", "-", "Create"]
-    assert [fact.more for fact in facts if fact.call == NUMBER["cuStreamCreate"]] == [4096] * 3
-
-
-def test_a_stream_that_captures_is_asked_for_its_id_when_that_is_over(cupti, noted, answers, says):
-    for says.is_capturing in (1, 1, 0, 0):
-        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
-    assert met(noted(streams=True)) == [(16, 0, 5, -1, -1, 1), (16, 9, 5, -1, 0, 0)]
-    assert answers.asked.count("cuStreamGetFlags") == 1
-
-
-def test_default_streams_are_those_of_their_contexts_and_threads(cupti, noted):
-    cupti.call(NUMBER["cuMemsetD8"], words(4096, 0, 1))
-    cupti.call(PER_THREAD["cuMemsetD8"], words(4096, 0, 1))
-    cupti.call(NUMBER["cuCtxDestroy"], b"")
-    cupti.call(NUMBER["cuMemsetD8"], words(4096, 0, 1))
-    handles = [
-        (handle, context, device) for handle, _, context, device, *_ in met(noted(streams=True))
-    ]
-    assert handles == [(1, CONTEXT, 0), (2, CONTEXT, 0), (1, CONTEXT, 0)]
-
-
-@pytest.mark.parametrize("state", [0, 2])  # none; one that is invalid, and goes on
-def test_a_capture_whose_end_fails_has_ended_if_its_stream_says_so(cupti, noted, says, state):
-    says.is_capturing = state
-    cupti.call(NUMBER["cuStreamEndCapture"], words(16), code=901)
-    facts = noted()
-    assert [fact.more is FAILED for fact in facts] == [False, True][: 1 + bool(state)]
-
-
-def test_a_call_that_is_not_known_here_is_noted_by_its_name(cupti, noted):
-    cupti.call(UNKNOWN[0], words(5), name=b"cuNewCall")
-    (fact,) = noted()
-    assert (fact.call, fact.fields) == (UNKNOWN[0], b"cuNewCall")
-
-
-def test_a_recording_watches_the_queues_that_are_met_until_it_stops(cupti, monkeypatch):
+def test_a_recording_watches_the_queues_that_are_met_until_it_stops(calls, monkeypatch):
     monkeypatch.setattr(identity, "living", list)
     before = identity._watchers
     recordings = [DriverRecording() for _ in range(2)]
@@ -287,121 +132,185 @@ def test_a_recording_watches_the_queues_that_are_met_until_it_stops(cupti, monke
     assert identity._watchers == before
 
 
-def test_a_capture_that_did_not_begin_is_not_noted(cupti, noted):
-    for code in (1, 0):
-        cupti.call(NUMBER["cuStreamBeginCapture"], words(16), code=code)
-    assert len(noted()) == 1
+# -- what is noted ------------------------------------------------------------------------------
 
 
-def test_a_listener_can_ask_for_the_places_of_all_but_launches(cupti):
-    made = Subscription()
-
-    def has_places(**which):
-        listener = made.open(**which)
-        cupti.call(NUMBER["cuEventRecord"], words(5, 16))
-        cupti.call(NUMBER["cuLaunchKernel"], struct.pack("<Q32xQQQ", 9, 16, 0, 0))
-        return [fact.place is not None for fact in made.close(listener)[0] if fact.call]
-
-    assert has_places(of_launches=False) == [True, False]
-    few = made.open(of_launches=False)
-    assert has_places() == [True, True]
-    assert has_places(of_launches=False) == [True, False]
-    made.close(few)
+def test_a_call_is_noted_with_its_fields_and_its_thread(calls, noted):
+    calls.call("cuEventRecord", 5, 16)
+    calls.call(UNKNOWN[0], 5)
+    fact, unknown = noted()
+    assert (fact.call, fact.fields) == (NUMBER["cuEventRecord"], struct.pack("<2Q", 5, 16))
+    assert (fact.thread, fact.context) == (threading.get_native_id(), CONTEXT)
+    assert (fact.more, fact.since) == (None, None)
+    assert (unknown.call, unknown.fields) == (UNKNOWN[0], b"cuNewCall")
 
 
-def test_what_a_pointer_of_a_copy_points_to_is_noted(cupti, noted):
-    rows = ctypes.create_string_buffer(bytes(range(128)), 128)
-    cupti.call(NUMBER["cuMemcpy2DAsync"], words(ctypes.addressof(rows), 16))
-    assert noted()[0].more == bytes(range(128))
+def test_a_wait_is_noted_when_it_has_ended_and_since_when(calls, noted):
+    calls.half(0, "cuStreamSynchronize", 16)
+    calls.call("cuEventRecord", 5, 16)
+    calls.half(1, "cuStreamSynchronize", 16)
+    calls.call("cuStreamQuery", 16, code=600)  # not ready
+    names = [(CALLS[one.call].name, one.since) for one in noted(streams=True)]
+    assert names == [("-", None), ("cuEventRecord", None), ("cuStreamSynchronize", 1)]
+
+
+def test_a_call_that_failed_is_noted_as_such_if_its_beginning_was_noted(calls, noted):
+    for name in ("cuStreamBeginCapture", "cuMemAlloc", "cuMemFree"):
+        calls.call(name, AT, code=1)
+    calls.call("cuEventRecord", 5, 16, code=1)
+    assert [fact.more is FAILED for fact in noted()] == [False, True]
+
+
+MADE = ctypes.c_uint64(AT)
+WHERE = ctypes.addressof(MADE)
+BYTES = ctypes.create_string_buffer(bytes(range(128)), 128)
+HERE = ctypes.addressof(BYTES)
+MAKE = "cuMemAllocAsync", "cuMemAlloc", "cuMemHostAlloc", "cuIpcOpenMemHandle"
+END = "cuMemFree", "cuMemFreeHost", "cuMemHostUnregister", "cuIpcCloseMemHandle"
 
 
 @pytest.mark.parametrize(
-    ("number", "place"), [(712, 4), (713, 1), (714, 2), (723, 5)]
-)  # cuGraphAddNode and those that change a node, by which field points to its parameters
-def test_the_node_that_a_graph_gets_is_noted_as_it_was_given(cupti, noted, number, place):
-    node = ctypes.create_string_buffer(bytes(range(24)), 24)
-    cupti.call(number, words(*[0] * place, ctypes.addressof(node)))
+    ("call", "fields", "expected"),
+    [
+        *((name, (WHERE, 32, 16), (MEMORY, True)) for name in MAKE),
+        *((name, (AT, 32), (MEMORY, True)) for name in ("cuMemHostRegister", "cuMemMap")),
+        *((name, (AT,), (MEMORY, True)) for name in END),
+        ("cuMemFreeAsync", (AT, 16), (MEMORY, False)),
+        ("cuEventCreate", (WHERE,), (AT, True)),
+        ("cuStreamCreate", (WHERE, 1), (AT, True)),
+        ("cuMemcpy2DAsync", (HERE, 16), (bytes(range(128)), False)),
+        # cuGraphAddNode and those that change a node, by which field points to its parameters
+        *(
+            (number, (0,) * place + (HERE,), (bytes(range(24)), False))
+            for number, place in ((712, 4), (713, 1), (714, 2), (723, 5))
+        ),
+    ],
+)
+def test_what_the_fields_point_to_is_noted_while_it_is_there(calls, noted, call, fields, expected):
+    calls.half(0, call, *fields)
+    asked_before = calls.asked[5]
+    calls.half(1, call, *fields)
     (fact,) = noted()
-    assert fact.more == bytes(range(24))
+    assert (fact.more, fact.since is not None) == expected
+    is_gone = call in (*END, "cuMemFreeAsync")
+    assert (asked_before, calls.asked[5]) == (is_gone, fact.more == MEMORY)
+
+
+def test_memory_of_which_the_driver_says_nothing_is_as_it_was_asked_for(calls, noted):
+    calls.says[5] = 0
+    calls.call("cuMemAlloc", WHERE, 32)
+    calls.call("cuIpcOpenMemHandle", WHERE)
+    assert [fact.more[:2] for fact in noted()] == [(AT, 32), (AT, 1)]
+
+
+# -- streams ------------------------------------------------------------------------------------
+
+
+def met(facts):
+    return [CALLS[0].fields.unpack(fact.fields) for fact in facts if not fact.call]
+
+
+def test_a_stream_is_asked_for_once_in_the_call_that_uses_it_first(calls, noted):
+    for _ in range(2):
+        calls.call("cuEventRecord", 5, 16)
+        assert calls.asked[:4] == [1, 1, 1, 1]
+    assert met(noted(streams=True)) == [(16, 9, 5, -1, 0, 0)]
+    assert calls.asked[:4] == [1, 1, 1, 1]
+
+
+def test_a_stream_that_is_made_or_ends_is_another_one_with_its_handle(calls, noted):
+    calls.call("cuStreamCreate", WHERE, 1)
+    calls.call("cuStreamDestroy", AT)
+    for _ in range(2):
+        calls.call("cuStreamCreate", WHERE, 1)  # the second time its context has ended
+    names = [CALLS[one.call].name.removeprefix("cuStream") for one in noted(streams=True)]
+    assert names == ["-", "Create", "Destroy", "-", "Create", "-", "Create"]
+
+
+def test_a_stream_that_captures_is_asked_for_its_id_when_that_is_over(calls, noted):
+    for calls.says[1] in (1, 1, 0, 0):
+        calls.call("cuEventRecord", 5, 16)
+    assert met(noted(streams=True)) == [(16, 0, 5, -1, -1, 1), (16, 9, 5, -1, 0, 0)]
+    assert (calls.asked[2], calls.asked[3]) == (1, 1)
+
+
+def test_default_streams_are_those_of_their_contexts_and_threads(calls, noted):
+    calls.call("cuMemsetD8", AT, 0, 1)
+    calls.call(PER_THREAD["cuMemsetD8"], AT, 0, 1)
+    calls.call("cuCtxDestroy")
+    calls.call("cuMemsetD8", AT, 0, 1)
+    found = [(handle, context) for handle, _, context, *_ in met(noted(streams=True))]
+    assert found == [(1, CONTEXT), (2, CONTEXT), (1, CONTEXT)]
+
+
+@pytest.mark.parametrize("state", [0, 2])  # none; one that is invalid, and goes on
+def test_a_capture_whose_end_fails_has_ended_if_its_stream_says_so(calls, noted, state):
+    calls.says[1] = state
+    calls.call("cuStreamEndCapture", 16, code=901)
+    assert [fact.more is FAILED for fact in noted()] == [False, True][: 1 + bool(state)]
 
 
 # -- launches -----------------------------------------------------------------------------------
 
-
-class Launch:
-    """The parameters of a kernel: an address and a float."""
-
-    def __init__(self):
-        self.parameters = ctypes.c_uint64(4096), ctypes.c_float(2)
-        self.pointers = words(*map(ctypes.addressof, self.parameters))
-        self.kept = ctypes.create_string_buffer(self.pointers, 16)
-
-    def fields(self, stream=16, *, pointers=None, extra=0):
-        where = ctypes.addressof(self.kept) if pointers is None else pointers
-        return struct.pack("<Q32xQQQ", 9, stream, where, extra)
+PARAMETERS = ctypes.c_uint64(AT), ctypes.c_float(2)
+POINTERS = (ctypes.c_uint64 * 2)(*map(ctypes.addressof, PARAMETERS))
+EXPECTED = struct.pack("<Q", AT), struct.pack("<f", 2)
+BUFFER = ctypes.create_string_buffer(struct.pack("<Qf", AT, 2), 12)
+SIZES = [ctypes.c_size_t(size) for size in (12, 11)]
+PACKED = [
+    (ctypes.c_uint64 * 5)(1, ctypes.addressof(BUFFER), 2, ctypes.addressof(size)) for size in SIZES
+]
+CONFIGURATION = (ctypes.c_uint64 * 7)(0, 0, 0, 0, 48)
+CONFIGURED = ctypes.addressof(CONFIGURATION), 9, ctypes.addressof(POINTERS), 0
 
 
-EXPECTED = struct.pack("<Q", 4096), struct.pack("<f", 2)
+def launch(stream=16, pointers=POINTERS, extra=None):
+    where = (ctypes.addressof(one) if one else 0 for one in (pointers, extra))
+    return 9, 0, 0, 0, 0, stream, *where
 
 
-@pytest.fixture
-def launch():
-    return Launch()
+@pytest.mark.parametrize(
+    ("number", "fields", "expected"),
+    [
+        (NUMBER["cuLaunchKernel"], launch(), (16, EXPECTED)),
+        (NUMBER["cuLaunchKernel"], launch(0), (1, EXPECTED)),
+        (PER_THREAD["cuLaunchKernel"], launch(0), (2, EXPECTED)),
+        (NUMBER["cuLaunchCooperativeKernel"], launch(), (16, EXPECTED)),
+        (NUMBER["cuLaunchKernel"], launch(16, None, PACKED[0]), (16, EXPECTED)),
+        (NUMBER["cuLaunchKernel"], launch(16, None, PACKED[1]), (16, None)),
+        (NUMBER["cuLaunchKernel"], launch(16, None), (16, None)),
+        (NUMBER["cuLaunchKernelEx"], CONFIGURED, (48, EXPECTED)),
+    ],
+)
+def test_a_launch_has_its_stream_and_the_bytes_of_its_parameters(
+    calls, noted, number, fields, expected
+):
+    for _ in range(2):
+        calls.call(number, *fields)
+        assert calls.asked[6] == 3  # for the first launch alone
+    assert [fact.more for fact in noted()] == [Kernel("kernel", *expected)] * 2
 
 
-def test_a_launch_is_noted_with_the_bytes_of_its_parameters(cupti, noted, launch, answers):
-    for stream in (16, 0):
-        cupti.call(NUMBER["cuLaunchKernel"], launch.fields(stream))
-    cupti.call(PER_THREAD["cuLaunchKernel"], launch.fields(0))
-    assert [fact.more for fact in noted()] == [
-        ("kernel", stream, EXPECTED) for stream in (16, 1, 2)
-    ]
-    assert answers.asked.count("cuFuncGetParamInfo") == 3  # for the first launch alone
+@pytest.mark.parametrize(("codes", "parameters"), [((400, 0), EXPECTED), ((400, 400), None)])
+def test_what_is_no_function_is_asked_for_as_a_kernel(calls, noted, codes, parameters):
+    calls.says[6:] = codes
+    calls.call("cuLaunchKernel", *launch())
+    assert noted()[0].more == Kernel("kernel", 16, parameters)
 
 
-def test_a_kernel_that_was_unloaded_is_asked_for_again(cupti, noted, launch):
-    cupti.call(NUMBER["cuLaunchKernel"], launch.fields())
-    cupti.call(NUMBER["cuModuleUnload"], words(3))
-    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(), symbol=b"another")
-    assert [getattr(fact.more, "symbol", None) for fact in noted()] == [
-        "kernel", None, "another",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("is_kernel", "expected"), [(True, EXPECTED), (False, None)])
-def test_what_is_no_function_is_asked_for_as_a_kernel(cupti, noted, says, is_kernel, expected):
-    says.is_function, says.is_kernel = False, is_kernel
-    launch = Launch()
-    cupti.call(NUMBER["cuLaunchKernel"], launch.fields())
-    assert noted()[0].more == ("kernel", 16, expected)
-
-
-def test_a_launch_with_a_configuration_has_its_stream_there(cupti, noted, launch):
-    configuration = ctypes.create_string_buffer(bytes(32) + words(48), 56)
-    fields = words(ctypes.addressof(configuration), 9, ctypes.addressof(launch.kept), 0)
-    cupti.call(NUMBER["cuLaunchKernelEx"], fields)
-    assert noted()[0].more == ("kernel", 48, EXPECTED)
-
-
-def test_parameters_in_one_buffer_are_found(cupti, noted, launch):
-    buffer = ctypes.create_string_buffer(struct.pack("<Qf", 4096, 2), 12)
-    size = ctypes.c_size_t(12)
-    found = words(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-    extra = ctypes.create_string_buffer(found, len(found))
-    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(pointers=0, extra=ctypes.addressof(extra)))
-    cupti.call(NUMBER["cuLaunchKernel"], launch.fields(pointers=0))
-    assert [fact.more.parameters for fact in noted()] == [EXPECTED, None]
-
-
-def test_a_driver_that_does_not_tell_sizes_leaves_parameters_unknown(cupti, monkeypatch):
+def test_a_driver_that_does_not_tell_sizes_leaves_parameters_unknown(calls, monkeypatch):
     functions = [*recorder.driver_functions()[:6], None, None]
     monkeypatch.setattr(recorder, "driver_functions", lambda: functions)
     noted = Noted(Subscription())
-    cupti.call(NUMBER["cuLaunchKernel"], struct.pack("<Q32xQQQ", 9, 16, 0, 0))
+    calls.call("cuLaunchKernel", *launch())
     assert noted()[0].more == Kernel("kernel", 16, None)
 
 
-def test_functions_that_a_driver_lacks_are_none(monkeypatch):
-    kept = dict.fromkeys(recorder._FUNCTIONS[:6], 1)
-    monkeypatch.setattr(recorder.ctypes, "CDLL", lambda _: SimpleNamespace(**kept))
-    assert recorder.driver_functions() == [1] * 6 + [None] * 2
+def test_a_kernel_that_was_unloaded_is_asked_for_again(calls, noted, monkeypatch):
+    symbol = ctypes.c_char_p.in_dll(calls.free, "symbol")
+    before = symbol.value
+    for symbol.value in (before, b"another"):
+        calls.call("cuLaunchKernel", *launch())
+        calls.call("cuModuleUnload")
+    symbol.value = before
+    assert [fact.more.symbol for fact in noted() if fact.more] == ["kernel", "another"]

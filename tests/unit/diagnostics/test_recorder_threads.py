@@ -13,7 +13,7 @@ import pytest
 from emulator import build
 from streamkit.diagnostics.recording import frames, places, recorder  # what is tested
 from support import driver_calls
-from support.driver_calls import DESTROY, RECORD, Calls
+from support.driver_calls import DESTROY, RECORD
 from support.queues import eventually
 
 RECORDS = int(os.environ.get("STREAMKIT_RECORDS", "100000"))
@@ -21,18 +21,14 @@ TESTS = str(build.SOURCES.parents[1])
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory):
-    try:
-        recorder._load()
-        return Calls(tmp_path_factory.mktemp("calls"))
-    except (build.CannotBuildError, recorder.NoCallbacksError) as why:
-        pytest.skip(str(why))
+def all_calls(tmp_path_factory):
+    return driver_calls.made(tmp_path_factory.mktemp("calls"))
 
 
 @pytest.fixture
-def calls(played, monkeypatch):
-    played.connect(monkeypatch.setattr)
-    return played
+def calls(all_calls, monkeypatch):
+    all_calls.connect(monkeypatch.setattr)
+    return all_calls
 
 
 @pytest.fixture
@@ -88,11 +84,6 @@ def test_a_thread_of_which_python_knows_nothing_has_no_line(calls, noted):
 lines = pytest.mark.skipif(frames.layout() is None, reason="Python does not show its frames here")
 
 
-def shown(frame):
-    """The lines that Python shows, as far as the recorder is asked for them."""
-    return frames.shown(frame)
-
-
 class Check:
     """Compares the frames that the recorder finds with those that Python shows."""
 
@@ -104,7 +95,7 @@ class Check:
     def __call__(self):
         found = (ctypes.c_void_p * frames._MOST)()
         # fmt: off
-        count, wanted = self.find(found, frames._MOST), shown(sys._getframe())
+        count, wanted = self.find(found, frames._MOST), frames.shown(sys._getframe())
         # fmt: on
         seen = [self._line(one) for one in found[:count]]
         self.count += 1
@@ -112,11 +103,9 @@ class Check:
         return self
 
     def _line(self, address):
-        return (
-            self._at.setdefault(address, None)
-            or self._at.update({address: frames.place_at(address)})
-            or self._at[address]
-        )
+        if address not in self._at:
+            self._at[address] = frames.place_at(address)
+        return self._at[address]
 
     def __enter__(self):
         return self()
@@ -207,7 +196,7 @@ def test_a_call_has_the_line_of_the_user_and_not_of_a_library(calls, monkeypatch
     for is_users in (True, False):
         monkeypatch.setitem(places._is_users, driver_calls.__name__, is_users)
         listener = recorder.subscription.open()
-        calls.call()
+        calls.call(RECORD, 5, 16)
         facts, _ = recorder.subscription.close(listener)
         places_of_calls.append(facts[-1].place.file)
     assert places_of_calls == [driver_calls.__file__, __file__]
