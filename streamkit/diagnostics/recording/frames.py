@@ -57,8 +57,7 @@ def place_at(address: int) -> Place | None:
 
 def are_seen(recorder: Any) -> bool:
     """Whether the recorder sees the frames that Python shows, with the GIL and without it."""
-    with_gil = ctypes.PyDLL(recorder._name)  # noqa: SLF001 - the library's file
-    return all(_seen(one) for one in (recorder, with_gil))
+    return all(map(_seen, (recorder, ctypes.PyDLL(recorder._name))))  # noqa: SLF001 - its file
 
 
 def _seen(recorder: Any) -> bool:

@@ -52,11 +52,10 @@ _MORE = {
 _TARGETS = {"copy of rows": 128, "graph node": 24, "stream made": 8, "event made": 8,
             "foreign event": 8}  # fmt: skip
 """The bytes to which a field points, by the kinds of calls that have them noted."""
-_AT_ENDS = {
-    "free and wait", "memory gone", "event done", "stream done", "device done", "copy and wait",
-    "begin of capture", "stream made", "event made", "foreign event", "allocation", "memory made",
-    "memory mapped", "memory unmapped",
-}  # fmt: skip
+_WHEN = {"copy and wait": _AT_BEGINNING | _AT_END} | dict.fromkeys((
+    "free and wait", "memory gone", "event done", "stream done", "device done", "begin of capture",
+    "stream made", "event made", "foreign event", "allocation", "memory made", "memory mapped",
+    "memory unmapped"), _AT_END)  # fmt: skip
 """The kinds of calls whose end counts too, or alone."""
 
 # What it notes.
@@ -307,15 +306,12 @@ def _plan(number: int) -> bytes:
     if not number or call is None:
         return bytes(_PLAN.size)
     kind, size, length = call.kind, call.fields.size, _TARGETS.get(call.kind, 0)
-    when = _AT_END if kind in _AT_ENDS else _AT_BEGINNING
-    if kind == "copy and wait":
-        when |= _AT_BEGINNING
     at = size - 8 if kind == "graph node" else 0
     more = _TARGET if length else _MORE.get(kind, 0)
     stream = _NULL_STREAM if kind in WORK else _NO_STREAM
     stream = stream if call.stream is None else call.stream_at
     flags = _PER_THREAD * call.is_per_thread | _FLAGS.get(kind, 0)
-    return _PLAN.pack(size, when, more, at, length, stream, flags)
+    return _PLAN.pack(size, _WHEN.get(kind, _AT_BEGINNING), more, at, length, stream, flags)
 
 
 # -- CUPTI -----------------------------------------------------------------------------------------
