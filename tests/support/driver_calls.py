@@ -72,8 +72,8 @@ def made(folder):
     try:
         recorder._load()
         return Calls(folder)
-    except (build.CannotBuildError, recorder.NoCallbacksError) as why:
-        return pytest.skip(str(why))
+    except (build.CannotBuildError, recorder.NoCallbacksError):
+        return pytest.skip("the recorder in C needs a compiler here")
 
 
 def two_threads(calls):

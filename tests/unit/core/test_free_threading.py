@@ -24,11 +24,8 @@ from streamkit._streams.host_queue import WorkQueue  # another thread comes betw
 from streamkit._streams.then import HostThenCalls  # slow to be made here
 from streamkit._support.locks import new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
-from streamkit.diagnostics.recording import recorder  # a driver is played here
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # to be interrupted inside
-from support import driver_calls
 from support.documents import ROOT
-from support.driver_calls import RECORD
 from support.queues import LONG
 
 pytestmark = pytest.mark.portable
@@ -214,15 +211,6 @@ def together(call, threads=4):
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, range(threads)))
-
-
-def test_calls_of_many_threads_are_all_noted(monkeypatch, tmp_path):
-    calls = driver_calls.made(tmp_path)
-    calls.connect(monkeypatch.setattr)
-    listener = recorder.subscription.open()
-    together(lambda _: calls.free.call_often(RECORD, calls.fields, 500))
-    facts, lost = recorder.subscription.close(listener)
-    assert (lost, sum(fact.call == RECORD for fact in facts)) == (0, 2_000)
 
 
 def test_captures_begin_and_end_while_others_are_looked_at():

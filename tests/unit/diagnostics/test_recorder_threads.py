@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -77,6 +78,13 @@ def test_a_thread_of_which_python_knows_nothing_has_no_line(calls, noted):
     calls.free.call_in_thread(calls.fields)
     (fact,) = noted()
     assert (fact.place, fact.thread == threading.get_native_id()) == (None, False)
+
+
+def test_calls_of_many_threads_are_all_noted(calls, noted):
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(calls.free.call_often, RECORD, calls.fields, 500)
+    assert [fact.call for fact in noted()] == [RECORD] * 2_000
 
 
 # -- lines ----------------------------------------------------------------------------------------
