@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ FLAGS = (
 MANYLINUX = 17  # the minor version of the oldest glibc that the platform's name promises
 
 
-class Recorder(BuildHookInterface):  # type: ignore[type-arg]
+class Recorder(BuildHookInterface):
     """Compiles ``recorder.c`` for a wheel or in place."""
+
+    _folder: tempfile.TemporaryDirectory[str] | None = None  # until the wheel is packed
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build it where it is wanted; hatchling calls this before it packs a wheel."""
@@ -34,8 +37,8 @@ class Recorder(BuildHookInterface):  # type: ignore[type-arg]
         is_clone = is_editable or Path(self.root, ".git").exists()
         if sys.platform != "linux" or wish == "0" or not (wish or is_clone):
             return
-        place = Path(self.root, FOLDER) if is_editable else Path(self.directory)
-        place.mkdir(parents=True, exist_ok=True)
+        self._folder = tempfile.TemporaryDirectory()
+        place = Path(self.root, FOLDER) if is_editable else Path(self._folder.name)
         library = place / "librecorder.so"
         try:
             self._compile(library)
@@ -48,6 +51,11 @@ class Recorder(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"][str(library)] = f"{FOLDER}/librecorder.so"
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{tag(library)}"
+
+    def finalize(self, _version: str, _build_data: dict[str, Any], _artifact: str) -> None:
+        """Remove what the wheel has now."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _compile(self, library: Path) -> None:
         source = Path(self.root, FOLDER, "recorder.c")

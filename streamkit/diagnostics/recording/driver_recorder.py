@@ -168,7 +168,7 @@ class DriverQueues:
         is_blocking = None if flags < 0 else not flags & _NONBLOCKING
         text = f"stream id={number}" if number else f"stream {handle:#x}"
         if queue.number < len(self._ends.get(handle, ())):
-            text = f"stream {handle:#x}, which has ended"
+            text += ", which has ended"
         key = (0, 0) if number else (handle, queue.number)
         name = AuditedQueue(device, text, number or None, key=key)
         return KnownQueue(name, is_blocking, context or None)

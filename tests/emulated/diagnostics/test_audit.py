@@ -355,11 +355,12 @@ def test_streams_that_end_inside_are_told_apart(cupti):
         destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
         assert make_stream() == handle
+        number = int(check(driver.cuStreamGetId(handle)))
         cupti.launch(handle)
         destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
     report.off_queue(s)
-    others = ["legacy default stream", f"stream {handle:#x}, which has ended"]
+    others = ["legacy default stream", f"stream id={number}, which has ended"]
     assert [one.queue.name for one in report.work] == [
         others[0], f"stream id={s.id}", others[1],
     ]  # fmt: skip
