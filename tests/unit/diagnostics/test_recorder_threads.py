@@ -48,7 +48,8 @@ def noted(calls):
 def play(scene, **environment):
     """Run a scene in a process of its own, with a limit; return what it printed."""
     command = [sys.executable, "-X", "faulthandler", driver_calls.__file__, scene]
-    env = {**os.environ, "PYTHONPATH": TESTS, **environment}
+    path = os.pathsep.join(filter(None, (TESTS, os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, **environment}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
