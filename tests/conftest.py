@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import tempfile
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -49,6 +50,18 @@ def pytest_sessionstart() -> None:
         pytest.exit(f"the lane {name} needs {absent}: not installed", returncode=1)
     if "gpu" in lane() and not cuda_devices():
         pytest.exit(f"the lane {name} needs a CUDA device: the driver reports none", returncode=1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sanitizer = os.environ.get("STREAMKIT_SANITIZER", "")
+    if sanitizer:  # of the recorder in C, which the tests then use
+        from emulator import build
+        from streamkit.diagnostics.recording import recorder  # it is told of another file
+
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        recorder._FILE = build.recorder(Path(folder.name), recorder._SOURCE, sanitizer)
+        os.environ["RECORDER"] = str(recorder._FILE)  # for processes of their own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -127,10 +127,7 @@ _HOST_MEMORY = 1
 
 
 def allocation(address: int) -> Allocation | None:
-    """Return the allocation around this address; None for memory that CUDA does not know.
-
-    No other thread gets the GIL meanwhile, so that a callback of CUPTI's can call this.
-    """
+    """Return the allocation around this address; None for memory that CUDA does not know."""
     found = (ctypes.c_uint64 * 4)()
     which = (ctypes.c_int * 4)(_START, _SIZE, _TYPE, _CONTEXT)
     place = ctypes.addressof(found)

@@ -315,8 +315,8 @@ PLANS.extend(
 @_row(
     "a launch inside audit()",
     "the same launch outside",
-    at_most=2.0,
-    aim=1.6,
+    at_most=1.2,
+    aim=1.1,
     note="torch's fill_ of one number",
 )
 def _audited(libraries: Libraries) -> Generator[Arms]:
@@ -339,7 +339,7 @@ def _inside(block: Callable[[], Any], launch: Callable[[], object]) -> Generator
 _RACES = "a launch inside races()", "the same launch outside"
 
 
-@_row(*_RACES, at_most=2.0, aim=1.6, note="the worst of three: a small kernel of CuPy's")
+@_row(*_RACES, at_most=1.3, aim=1.15, note="the worst of three: a small kernel of CuPy's")
 def _races_cupy(libraries: Libraries) -> Generator[Arms]:
     source = 'extern "C" __global__ void set_one(float* x) { x[0] = 1; }'
     with libraries.cupy.cuda.Device(libraries.device):
@@ -349,7 +349,7 @@ def _races_cupy(libraries: Libraries) -> Generator[Arms]:
         yield from _inside(sk.races, lambda: kernel((1,), (1,), arguments))
 
 
-@_row(*_RACES, at_most=2.0, aim=1.6, note="the worst of three: a small kernel of Warp's")
+@_row(*_RACES, at_most=1.3, aim=1.15, note="the worst of three: a small kernel of Warp's")
 def _races_warp(libraries: Libraries) -> Generator[Arms]:
     from streamkit._cli.demo_kernels import stretch
 
@@ -360,7 +360,7 @@ def _races_warp(libraries: Libraries) -> Generator[Arms]:
     yield from _inside(sk.races, lambda: warp.launch(stretch, **given))
 
 
-@_row(*_RACES, at_most=2.0, aim=1.6, note="the worst of three: torch's fill_ of one number")
+@_row(*_RACES, at_most=1.3, aim=1.15, note="the worst of three: torch's fill_ of one number")
 def _races_torch(libraries: Libraries) -> Generator[Arms]:
     x = libraries.torch.zeros(1, device=f"cuda:{libraries.device}")
     yield from _inside(sk.races, partial(x.fill_, 1))

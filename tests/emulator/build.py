@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "source"
@@ -58,6 +59,16 @@ def build(folder, sanitizer=""):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"the emulated driver does not compile:\n{done.stderr}")
+    return library
+
+
+def recorder(folder, source, sanitizer):
+    """Compile the recorder of driver calls with a sanitizer; return the library's path."""
+    library = folder / "librecorder.so"
+    number = zlib.crc32(source.read_bytes())
+    command = [compiler(), *FLAGS[:-1], *SANITIZERS[sanitizer], f"-DSOURCE={number}u",
+               "-fno-strict-aliasing", str(source), "-o", str(library), "-lpthread"]  # fmt: skip
+    subprocess.run(command, check=True)
     return library
 
 

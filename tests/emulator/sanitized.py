@@ -1,4 +1,4 @@
-"""Run the emulated tier on a driver built with a sanitizer.
+"""Run the emulated tier, and the recorder's tests, on a driver and a recorder with a sanitizer.
 
 python tests/emulator/sanitized.py asan|tsan [options of pytest, and files of the tier]
 
@@ -42,7 +42,8 @@ def main():
     named = [option for option in options if Path(option.partition("::")[0]).exists()]
     failed = []
     # a process each: one that has grown can start no child beside tsan's memory
-    for file in named or sorted(map(str, TIER.glob("test_*.py"))):
+    files = [*TIER.rglob("test_*.py"), *ROOT.glob("tests/unit/diagnostics/test_recorder*.py")]
+    for file in named or sorted(map(str, files)):
         others = [option for option in options if option not in named]
         if subprocess.run(
             [*fixed, file, *others], env=environment, cwd=ROOT, check=False

@@ -9,8 +9,7 @@ from streamkit.diagnostics.races.arrays import RacedArray  # of an access
 from streamkit.diagnostics.races.memory_use import Launch  # what a call does
 from streamkit.diagnostics.races.search import Access  # what a call does
 from streamkit.diagnostics.recording import steps  # what is made of facts
-from streamkit.diagnostics.recording.callbacks import Fact, Kernel  # facts are made up here
-from streamkit.diagnostics.recording.calls import CALLS  # facts are made up here
+from streamkit.diagnostics.recording.calls import CALLS, Fact, Kernel  # facts are made up here
 from streamkit.diagnostics.recording.driver_recorder import KnownQueue  # what is known of a queue
 from streamkit.diagnostics.recording.memory import Lives  # whose memory an access uses
 from streamkit.diagnostics.recording.operations import AuditedQueue  # what a report calls a queue
@@ -45,7 +44,7 @@ _X = RacedArray("x", "float32", (4,), 16)
 
 def fact_of(name, values, more=None, since=None, number=None):
     """A call of the driver, as it is noted; what is missing of its fields is 0."""
-    number = number or _NUMBERS[name, False]
+    number = _NUMBERS[name, False] if number is None else number
     call = CALLS[number]
     missing = len(call.fields.unpack(bytes(call.fields.size))) - len(values)
     fields = call.fields.pack(*values, *[0] * missing)
@@ -64,11 +63,14 @@ class Program:
         self.contexts = {}
         """Of streams that are in another one, by their handles; None where that is not known."""
         self._accesses = {}
-        self._capturing = [STREAMS[name] for name in capturing]
+        for name in capturing:  # at the first fact, so that each has its place in what follows
+            self.call("-", STREAMS[name], 0, CONTEXT, 0, 0, 1, number=0)
 
     def call(self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None):
         """Note a call of the driver; return its place."""
-        fact = fact_of(name, values, more, since, number or _NUMBERS[name, per_thread])
+        fact = fact_of(
+            name, values, more, since, _NUMBERS[name, per_thread] if number is None else number
+        )
         place = Place("program.py", len(self.facts) + 1)
         self.facts.append(fact._replace(thread=thread, context=self.context, place=place))
         return len(self.facts) - 1
@@ -110,12 +112,11 @@ class Program:
         if flags and verb == "records":
             name = "cuEventRecordWithFlags"
         since = len(self.facts) if subject == "sync" else None
-        more = (CONTEXT, None) if name == "cuStreamDestroy" else None
-        self.call(name, *handles, *flags, thread=thread, since=since, more=more)
+        self.call(name, *handles, *flags, thread=thread, since=since)
 
     def found(self):
         """Return what was found in it."""
-        program = steps.steps(self.facts, self._capturing)
+        program = steps.steps(self.facts)
         works, lives = {}, Lives(program, lambda address: _X_MEMORY if address < _SIZE else None)
         for step in program:
             lives.read(step)

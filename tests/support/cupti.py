@@ -46,7 +46,7 @@ class Cupti:
             data = struct.pack("<i4xQQQQQ", site, *found, CONTEXT)
             kept = ctypes.create_string_buffer(data + bytes(32))
             if number in self.enabled:
-                self.callback(None, 1, number, ctypes.addressof(kept))
+                self.callback(None, 1, number, ctypes.c_void_p(ctypes.addressof(kept)))
             if meanwhile is not None and site == BEGIN:
                 meanwhile()
 

@@ -308,7 +308,7 @@ def beside(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-CODE = {".py", ".pyc", ".pyi", ".typed", ""}
+CODE = {".py", ".pyc", ".pyi", ".so", ".typed", ""}
 
 
 @functools.cache

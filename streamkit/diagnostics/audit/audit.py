@@ -14,8 +14,6 @@ from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support.messages import at_end, describe, forked
 from streamkit._support.refusals import block
 from streamkit.diagnostics.pictures import page, terminal, timeline
-from streamkit.diagnostics.recording import places
-from streamkit.diagnostics.recording.callbacks import NoCallbacksError, RefusedError
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.diagnostics.recording.operations import (
@@ -27,6 +25,7 @@ from streamkit.diagnostics.recording.operations import (
     Order,
     listed,
 )
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, RefusedError
 from streamkit.errors import BackendNotInstalledError, OneQueueError, ScopeError
 
 if TYPE_CHECKING:
@@ -43,17 +42,19 @@ def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
-    submitted functions and the bodies of scopes. Callbacks of CUPTI show each call of the driver
-    when it is made, so the report knows the order in which the queues were given their work, and
-    not when that ran. A CUDA graph is one operation of the queue that launches it. The block's end
-    does not wait for the GPU, a stream may capture meanwhile, and nothing is left behind.
+    submitted functions and the bodies of scopes. CUPTI shows each call of the driver when it is
+    made to a recorder in C, so the report knows the order in which the queues were given their
+    work, and not when that ran. A CUDA graph is one operation of the queue that launches it. The
+    block's end does not wait for the GPU, a stream may capture meanwhile, and nothing is left
+    behind.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
     stream. Audits nest. In a forked child host streams alone are recorded.
 
     Raises:
-        BackendNotInstalledError: There is a GPU but no CUPTI. The error says how to install it.
+        BackendNotInstalledError: There is a GPU but no CUPTI, or no recorder. The error says how to
+            install it.
         ScopeError: torch's profiler or another tool has CUPTI, which serves one at a time.
         ForkedProcessError: The block ends in a child that was forked inside it.
     """
@@ -98,13 +99,13 @@ class CallbackRecorder:
         """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has CUPTI."""
         if not self._uses_cuda():
             return
-        calls = DriverRecording(places.line_of_user, of_launches=False)
+        calls = DriverRecording(of_launches=False)
         try:
             calls.start()
         except RefusedError as error:
             raise ScopeError(f"an audit cannot begin here: {error}.") from error
         except NoCallbacksError as error:
-            message = f"an audit of CUDA streams needs CUPTI: {error}."
+            message = f"an audit of CUDA streams needs CUPTI and the recorder: {error}."
             raise BackendNotInstalledError(message, name="cupti") from error
         self._calls = calls
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,11 @@ from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, Words, f
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
 from streamkit.diagnostics.races.report import FREE
 from streamkit.diagnostics.recording import places
-from streamkit.diagnostics.recording.callbacks import NoCallbacksError
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, when_given
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
 from streamkit.diagnostics.recording.operations import Given, Operation, distinct_names
+from streamkit.diagnostics.recording.recorder import NoCallbacksError, has_lines
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ _NOT_READ: dict[StepKind, str] = {
     "unknown": "which is new",
     "not followed": "which is not followed",
 }
-_CALLER = 3  # how many frames lie between ``_place`` and the call that CUPTI calls back for
 _UNSEEN = "all work on CUDA streams, which is not counted"
 
 
@@ -49,14 +47,13 @@ class CudaRaceRecorder:
         self._arrays, self._has_driver = arrays, has_driver or _has_driver
         self._calls: DriverRecording | None = None
         self._why_not = ""
-        self._noted: dict[tuple[int, int], tuple[CodeType, int]] = {}
-        """The lines of calls. By the ids of codes, whose hash takes as long as they are."""
+        self._noticed: set[tuple[CodeType, int | None]] = set()
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place | None, dict[int, Variable]] = {}
 
     def start(self) -> None:
         """Begin the recording, if there is a driver."""
-        has_driver, calls = False, DriverRecording(self._place)
+        has_driver, calls = False, DriverRecording(self._notice)
         with contextlib.suppress(StreamKitError):  # the driver gives an error
             has_driver = self._has_driver()
         try:
@@ -70,39 +67,29 @@ class CudaRaceRecorder:
         """End the recording, and leave nothing behind."""
         if self._calls is None:
             return
-        frame = places.users_frame()
-        if frame is not None:
-            self._note_names(frame)
+        self._noticed.clear()
+        self._notice()
         self._calls.stop()
 
     def count(self) -> int:
         return 0 if self._calls is None else self._calls.count()
 
-    # -- in the callback ------------------------------------------------------------------------
+    # -- the names at the lines of calls --------------------------------------------------------
 
-    def _place(self) -> tuple[CodeType, int] | None:
-        """Return the line of the user's code that makes the present call."""
-        try:  # Python makes an object of each frame that is looked at, so the callback's are not
-            frame = sys._getframe(_CALLER)  # noqa: SLF001 - a traceback keeps more
-        except ValueError:  # a library's thread calls, in which no Python runs
-            return None
-        place = self._noted.get((id(frame.f_code), frame.f_lasti))
-        if place is None:  # a library's frame, or the first time here
+    def _notice(self) -> None:
+        """Note the names at the lines where the threads are now, soon after calls from new ones."""
+        for frame in sys._current_frames().values():  # noqa: SLF001 - of all threads
             users = places.users_around(frame)
-            place = None if users is None else self._note(users)
-        return place
-
-    def _note(self, frame: FrameType) -> tuple[CodeType, int]:
-        call = id(frame.f_code), frame.f_lasti
-        place = self._noted.get(call)
-        if place is None:
-            place = self._noted[call] = frame.f_code, frame.f_lineno or 0
-            self._note_names(frame)
-        return place
+            if users is not None and (users.f_code, users.f_lineno) not in self._noticed:
+                self._noticed.add((users.f_code, users.f_lineno))
+                self._note_names(users)
 
     def _note_names(self, frame: FrameType) -> None:
         """Note the names of streams and memory in the code of a frame; keep no object alive."""
-        streams, now = self._variables.setdefault(places.place_of(frame), {}), self.count()
+        here, now = places.Place(frame.f_code.co_filename, frame.f_lineno or 0), self.count()
+        streams = self._variables.setdefault(here, {})
+        for *_, line in frame.f_code.co_lines():  # the call can have come from another one
+            self._variables.setdefault(here._replace(line=line or 0), streams)
         for name, value in places.variables(frame):
             with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
@@ -126,11 +113,10 @@ class CudaRaceRecorder:
         reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
         private = {stream for _, stream in driver.private_streams}
         works = {}
-        placed = functools.cache(places.placed)
         for step in program:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
-                works[step.number] = PlacedLaunch(launch, placed(step.fact.place), step.queue)
+                works[step.number] = PlacedLaunch(launch, step.fact.place, step.queue)
         others = distinct_names({queues.named(step.queue) for step in program if step.queue})
 
         def queue_of(queue: CudaQueue) -> AuditedQueue:
@@ -143,6 +129,8 @@ class CudaRaceRecorder:
             for step in program
             if step.kind in _NOT_READ
         ]
+        if not has_lines():
+            unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
         operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))

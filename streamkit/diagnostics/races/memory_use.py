@@ -16,7 +16,7 @@ from streamkit._support.extents import Extent, strided
 from streamkit.diagnostics.races.arrays import RacedArray
 from streamkit.diagnostics.races.report import FREE
 from streamkit.diagnostics.races.search import Access
-from streamkit.diagnostics.recording.callbacks import Kernel
+from streamkit.diagnostics.recording.calls import Kernel
 from streamkit.diagnostics.recording.copies import COPIES, ends_of
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.steps import ELEMENTS, LAUNCHES, WORK

@@ -50,7 +50,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
-    them, by callbacks of CUPTI; where there are none, the report's coverage says why. If the name
+    them, by CUPTI and a recorder in C; without them the report's coverage says why. If the name
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
     What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
     when the block ends counts as a possible race, because the host can read that memory too early.

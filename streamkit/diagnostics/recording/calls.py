@@ -1,9 +1,12 @@
-"""The driver's calls that put work on a queue, or order it, as CUPTI's callbacks show them."""
+"""The driver's calls that put work on a queue, or order it, as CUPTI shows them to the recorder."""
 
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+
+if TYPE_CHECKING:
+    from streamkit.diagnostics.recording.places import Place
 
 CallKind = Literal[
     "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
@@ -13,7 +16,7 @@ CallKind = Literal[
     "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
     "graph node", "context record", "context wait",
     "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
-    "code unloaded", "not followed", "unknown",
+    "code unloaded", "not followed", "unknown", "stream met",
 ]  # fmt: skip
 """The meaning of a call for an order, or for the memory that work uses."""
 
@@ -29,6 +32,8 @@ class DriverCall(NamedTuple):
     """The place of the stream among the fields; None for a call without a stream."""
     is_per_thread: bool
     """Whether the null stream means the per-thread stream, and not the legacy one."""
+    stream_at: int = 0
+    """The byte of the parameters where the stream is."""
 
     def stream_of(self, values: tuple[int, ...]) -> int:
         """Return the handle of the call's stream, 1 or 2 for a default stream."""
@@ -38,8 +43,11 @@ class DriverCall(NamedTuple):
 
 # The kind; the fields that are used, "@" for the stream, as far as they are needed; the calls:
 # their names and CUPTI's numbers, every second one where stream 0 is the per-thread one. CUDA keeps
-# numbers and fields for ever: a call that changes gets a new number.
+# numbers and fields for ever: a call that changes gets a new number. The first row is no call: the
+# recorder notes what the driver says of a stream, its id, context, device, flags, and whether it
+# captures, in the call that uses it first; what is not known is 0, or -1.
 _TABLE = """
+stream met        | @QQiii4x   | - 0
 launch            | Q32x@QQ    | cuLaunchKernel 307 442
 launch            | Q32x@Q     | cuLaunchCooperativeKernel 477 478
 launch with more  | QQQQ       | cuLaunchKernelEx 652 653
@@ -176,11 +184,13 @@ def _calls() -> dict[int, DriverCall]:
             raise ValueError(sort)
         kind = cast("CallKind", sort)
         read = struct.Struct("<" + fields.replace("@", "Q"))
-        letters = [letter for letter in fields if letter in "QI@"]
+        at = struct.calcsize("<" + fields.partition("@")[0])
+        letters = [letter for letter in fields if letter in "QIi@"]
         stream = letters.index("@") if "@" in letters else None
         name, *numbers = call.split()
         for place, number in enumerate(numbers):
-            found[int(number)] = DriverCall(kind, name, read, stream, is_per_thread=place % 2 == 1)
+            is_per_thread = place % 2 == 1
+            found[int(number)] = DriverCall(kind, name, read, stream, is_per_thread, at)
     return found
 
 
@@ -188,3 +198,35 @@ CALLS = _calls()
 """By CUPTI's number of each."""
 UNKNOWN = range(807, 1024)
 """The numbers that a CUPTI newer than CUDA 13.0 may give to calls that are not known here."""
+
+
+class Fact(NamedTuple):
+    """One call of the driver, or a stream that was met."""
+
+    call: int
+    """The number of the call in ``CALLS``."""
+    thread: int
+    """The caller's number by the system, which tells apart threads that follow one another."""
+    context: int
+    """The CUcontext that was current."""
+    fields: bytes
+    """The arguments; empty for the launch of a kernel, the name of an unknown call."""
+    place: Place | None
+    """The line of the user's that made the call, if it is known."""
+    more: Any = None
+    """The data to which the fields point, or the driver's answer about these."""
+    since: int | None = None
+    """For a call that has ended, how many facts there were when it began; else None."""
+
+
+FAILED = object()
+"""``more`` of a fact that says that the thread's latest call with this number has failed."""
+
+
+class Kernel(NamedTuple):
+    """A launch: ``more`` of its fact."""
+
+    symbol: str
+    stream: int
+    parameters: tuple[bytes, ...] | None
+    """None if the parameters cannot be read."""

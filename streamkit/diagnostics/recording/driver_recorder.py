@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.diagnostics.recording import places
-from streamkit.diagnostics.recording.callbacks import FAILED, Fact, Kernel, here, subscription
+from streamkit.diagnostics.recording.calls import FAILED, Fact, Kernel
 from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.memory import Lives
 from streamkit.diagnostics.recording.operations import LAST, AuditedQueue, Given, Operation
+from streamkit.diagnostics.recording.recorder import Listener, subscription
 from streamkit.diagnostics.recording.steps import (
     ELEMENTS,
     LAUNCHES,
@@ -23,7 +24,7 @@ from streamkit.diagnostics.recording.steps import (
     steps,
 )
 from streamkit.errors import StreamKitError
-from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,67 +53,57 @@ class KnownQueue(NamedTuple):
 class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
-    def __init__(self, place: Callable[[], Any] | None = None, *, of_launches: bool = True) -> None:
-        """Take a function that says where the present call comes from.
-
-        Without ``of_launches`` the function is not called for launches.
-        """
+    def __init__(
+        self, notice: Callable[[], object] | None = None, *, of_launches: bool = True
+    ) -> None:
+        """Take a function for ``Subscription.open``, and whether launches are to have lines."""
         self.lost: int = 0
-        """Calls that could not be read."""
-        self._place, self._of_launches = place, of_launches
-        self._all: list[Any] = []
-        self._begin = self._end = 0
-        self._capturing: list[int] = []
+        """Calls that could not be noted."""
+        self._notice, self._of_launches = notice, of_launches
+        self._listener: Listener | None = None
+        self._facts: list[Fact] = []
         self._met: dict[int, list[Met]] = {}  # by handle
 
     def start(self) -> None:
         """Begin the recording. NoCallbacksError if CUPTI is missing, or serves another tool."""
-        self._all = subscription.open(self._place, of_launches=self._of_launches)
-        self._begin = len(self._all)
+        self._listener = subscription.open(self._notice, of_launches=self._of_launches)
         identity.watch(self._meet)
         for queue in filter(identity.is_alive, identity.living()):
-            with contextlib.suppress(StreamKitError):
-                if driver.capture_id(queue.handle) is not None:
-                    self._capturing.append(queue.handle)
             self._meet(queue)
 
     def stop(self) -> None:
         """End the recording, and leave nothing behind."""
-        self._end = len(self._all)
-        self.lost = subscription.lost
-        identity.unwatch(self._meet)
-        subscription.close(self._place)
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            identity.unwatch(self._meet)
+            self._facts, self.lost = subscription.close(listener)
 
     def count(self) -> int:
-        return len(self._all) - self._begin
+        """Return how many facts were noted so far."""
+        return 0 if self._listener is None else subscription.count - self._listener.begin
 
     def _meet(self, queue: WatchedQueue) -> None:
-        if not queue.is_default and queue.id is not None:  # other queues are looked up at the end
-            self._met.setdefault(queue.handle, []).append((len(self._all), _known(queue)))
+        if not queue.is_default and queue.id is not None:  # the recorder meets the others
+            self._met.setdefault(queue.handle, []).append((self.count(), _known(queue)))
 
     def steps(self) -> list[CudaStep]:
         """Return the calls as steps. This works once, because the calls are given up."""
-        noted, self._all = self._all[self._begin : self._end], []
-        return steps(map(self._fact, noted), self._capturing, _failed(noted))
-
-    def _fact(self, noted: tuple[Any, ...]) -> Fact:
-        """Return a fact that counts from the beginning of this recording."""
-        fact = Fact(*noted)
-        return fact if fact.since is None else fact._replace(since=fact.since - self._begin)
+        facts, self._facts = self._facts, []
+        return steps(facts, _failed(facts))
 
     def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
-        """Return the queues of the steps; the driver is asked about those that live."""
+        """Return the queues of the steps; the driver is asked nothing about them."""
         with contextlib.suppress(StreamKitError):
             for device in filter(driver.primary_is_active, range(driver.device_count())):
                 driver.primary_context(device)  # from now on ``driver.device_of`` has it
-        return DriverQueues(self._met, program, self._begin)
+        return DriverQueues(self._met, program)
 
 
-def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
+def _failed(facts: Iterable[Fact]) -> set[int]:
     """Return the places of calls that failed, and of the facts that say so."""
     found: set[int] = set()
     latest: dict[tuple[int, int], int] = {}  # by calls and threads
-    for place, (call, thread, *_, more, _since) in enumerate(noted):
+    for place, (call, thread, *_, more, _since) in enumerate(facts):
         if more is FAILED:
             found |= {place, latest.pop((call, thread), place)}
         else:
@@ -121,25 +112,26 @@ def _failed(noted: Iterable[tuple[Any, ...]]) -> set[int]:
 
 
 class DriverQueues:
-    """The queues of a recording, as noted when they were met, or as the driver answers now."""
+    """The queues of a recording, as they were when StreamKit or the recorder met them.
 
-    def __init__(
-        self, met: Mapping[int, list[Met]], program: Iterable[CudaStep], begin: int
-    ) -> None:
+    The driver is not asked afterwards: the collector or another thread can have ended a stream.
+    """
+
+    def __init__(self, met: Mapping[int, list[Met]], program: Iterable[CudaStep]) -> None:
         self._known: dict[CudaQueue, KnownQueue] = {}
         self._ends: dict[int, list[int]] = {}
-        self._said: dict[CudaQueue, tuple[int | None, bool | None]] = {}
-        """For streams that began or ended in the block, the driver's answers at that call."""
+        self._said: dict[CudaQueue, tuple[int, ...]] = {}
+        """The driver's latest answers: handle, id, context, device, flags."""
         for step in program:
             if step.kind == "stream destroyed" and step.queue is not None:
-                self._ends.setdefault(step.fields[0], []).append(int(step.number) + begin)
-                self._said[step.queue] = step.fact.more
-            elif step.kind == "stream made" and step.queue is not None:
-                self._said[step.queue] = step.fact.more[1], not step.fields[1] & _NONBLOCKING
+                self._ends.setdefault(step.fields[0], []).append(int(step.number))
+            elif step.kind == "stream met" and step.queue is not None:
+                self._said[step.queue] = step.fields
         for handle, each in met.items():
             for since, known in each:
                 ended = sum(end < since for end in self._ends.get(handle, ()))
                 self._known[CudaQueue(handle, ended)] = known
+        self._by_id = {one.id: one for one in identity.living() if one.id is not None}
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
         """Return a queue as a report names it."""
@@ -147,7 +139,7 @@ class DriverQueues:
 
     def of_record(self, queue: WatchedQueue) -> AuditedQueue:
         """Return a living queue as a report names it; a per-thread queue is this thread's."""
-        ended, thread = len(self._ends.get(queue.handle, ())), here.thread
+        ended, thread = len(self._ends.get(queue.handle, ())), _thread.get_native_id()
         return self.named(queue_with(queue.handle, queue.context, thread, ended))
 
     def with_id(self, number: int) -> AuditedQueue | None:
@@ -158,29 +150,28 @@ class DriverQueues:
         """Return a queue with all that is known of it."""
         found = self._known.get(queue)
         if found is None:
-            found = self._known[queue] = self._ask(queue)
+            found = self._known[queue] = self._find(queue)
         return found
 
-    def _ask(self, queue: CudaQueue) -> KnownQueue:
+    def _find(self, queue: CudaQueue) -> KnownQueue:
         handle = queue.handle
+        number, context, index, flags = self._said.get(queue, (handle, 0, 0, -1, -1))[1:5]
+        context = queue.number if handle <= PER_THREAD else context
+        index = driver.device_of.get(context, index)
+        device = "cuda:?" if index < 0 else f"cuda:{index}"
         if handle <= PER_THREAD:
-            number = None
-            context = driver.in_context(queue.number)
-            with contextlib.suppress(StreamKitError), context, context:
-                if handle == LEGACY:
-                    number = driver.legacy_id()
-                elif queue.thread == here.thread:
-                    number = driver.stream_id(PER_THREAD)
-            name = _default_queue(handle, number, (queue.number, queue.thread))
-            return KnownQueue(name, is_blocking=True, context=queue.number)
-        if queue.number == len(self._ends.get(handle, ())):  # the stream lives
-            with contextlib.suppress(StreamKitError):
-                return _known(identity.identify(Queue(handle)))
-        own, is_blocking = self._said.get(queue, (None, None))
-        device = f"cuda:{driver.device_of.get(own or 0, '?')}"
-        ended = f"stream {handle:#x}, which has ended"
-        name = AuditedQueue(device, ended, None, key=(handle, queue.number))
-        return KnownQueue(name, is_blocking, own)
+            name = _default_queue(handle, device, number or None, (queue.number, queue.thread))
+            return KnownQueue(name, is_blocking=True, context=context)
+        record = self._by_id.get(number)
+        if record is not None:
+            return _known(record)
+        is_blocking = None if flags < 0 else not flags & _NONBLOCKING
+        text = f"stream id={number}" if number else f"stream {handle:#x}"
+        if queue.number < len(self._ends.get(handle, ())):
+            text += ", which has ended"
+        key = (0, 0) if number else (handle, queue.number)
+        name = AuditedQueue(device, text, number or None, key=key)
+        return KnownQueue(name, is_blocking, context or None)
 
 
 # -- the operations of a block ---------------------------------------------------------------------
@@ -230,7 +221,7 @@ def operations(
             recorded.pop(step.fields[0], None)
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
-            file, line = (found.blocks_host and places.placed(step.fact.place)) or (None, 0)
+            file, line = (found.blocks_host and step.fact.place) or (None, 0)
             yield Given(replace(found, file=file, line=line), when_given(step), when_given(begun))
 
 
@@ -263,12 +254,13 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
 # -- the names of queues in reports ---------------------------------------------------------------
 
 
-def _default_queue(handle: int, number: int | None, key: tuple[int, int]) -> AuditedQueue:
+def _default_queue(
+    handle: int, device: str, number: int | None, key: tuple[int, int]
+) -> AuditedQueue:
     """Return a default stream as a report names it; the key begins with its context."""
     is_legacy = handle == LEGACY
     name = "legacy default stream" if is_legacy else "per-thread default stream"
-    device = driver.device_of.get(key[0], "?")
-    return AuditedQueue(f"cuda:{device}", name, number, is_legacy, key)
+    return AuditedQueue(device, name, number, is_legacy, key)
 
 
 def _known(queue: WatchedQueue) -> KnownQueue:

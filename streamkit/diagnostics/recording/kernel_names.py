@@ -78,7 +78,8 @@ def _runtime() -> tuple[Any, Any] | None:
         library = ctypes.CDLL("libstdc++.so.6")
     except OSError:
         return None
-    demangle, free = library["__cxa_demangle"], library["free"]
+    # the process's own ``free``, which a preloaded allocator replaces together with its ``malloc``
+    demangle, free = library["__cxa_demangle"], ctypes.CDLL(None)["free"]
     demangle.restype = ctypes.c_void_p
     demangle.argtypes = (ctypes.c_char_p, *[ctypes.c_void_p] * 3)
     free.argtypes = (ctypes.c_void_p,)

@@ -49,15 +49,20 @@ def users_around(frame: FrameType | None, within: CodeType | None = None) -> Fra
     return None
 
 
-def line_of_user() -> tuple[CodeType, int] | None:
-    """Return the line of the user's code that makes the present call, as callbacks note it."""
-    frame = users_frame()
-    return None if frame is None else (frame.f_code, frame.f_lineno or 0)
+def files_of_libraries() -> bytes:
+    """Return how the files of StreamKit and of libraries begin, for the recorder in C.
 
-
-def placed(line: tuple[CodeType, int] | None) -> Place | None:
-    """Return the line that a callback noted."""
-    return None if line is None else Place(line[0].co_filename, line[1])
+    These are texts in UTF-32, each of which ends with a 0, and the last one with two. A library
+    that is not imported yet is expected where pip installs it.
+    """
+    found = {f"{folder}/{root}{end}" for folder in sys.path if folder.endswith("-packages")
+             for root in _OTHERS for end in ("/", ".py")}  # fmt: skip
+    named = (name for name, is_users in list(_is_users.items()) if not is_users)
+    for name in (*_OTHERS, *named):
+        module = sys.modules.get(str(name))
+        folders = [f"{folder}/" for folder in getattr(module, "__path__", ())]
+        found.update(folders or filter(None, [getattr(module, "__file__", None)]))
+    return "".join(f"{one}\0" for one in sorted(found)).encode("utf-32-le") + bytes(4)
 
 
 def named_by(frame: FrameType | None) -> list[object]:

@@ -6,14 +6,13 @@ import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from streamkit._cuda.memory_pools import Allocation
-from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall
+from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall, Fact
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
-    from streamkit.diagnostics.recording.callbacks import Fact
 
 StepKind = CallKind | Literal["point", "done"]
 
@@ -28,6 +27,7 @@ ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 """The bytes of an element, by the kinds of fills."""
 _DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
 _ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
+_IS_CAPTURING = 5  # the place of this field of a stream that is met
 _EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
 _NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
 _OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
@@ -67,15 +67,12 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(
-    facts: Iterable[Fact], capturing: Iterable[int] = (), failed: AbstractSet[int] = frozenset()
-) -> list[CudaStep]:
+def steps(facts: Iterable[Fact], failed: AbstractSet[int] = frozenset()) -> list[CudaStep]:
     """Return the steps of a program without captured work, because that does not run.
 
-    ``capturing`` are the streams that captured at the beginning, and ``failed`` the places of the
-    facts that are left out.
+    ``failed`` are the places of the facts that are left out.
     """
-    reader = _Steps(capturing)
+    reader = _Steps()
     for number, fact in enumerate(facts):
         if number not in failed:
             reader.read(number, fact)
@@ -83,12 +80,10 @@ def steps(
 
 
 class _Steps:
-    def __init__(self, capturing: Iterable[int]) -> None:
+    def __init__(self) -> None:
         self.steps: list[CudaStep] = []
         self._ended: dict[int, int] = {}  # the number of streams, by handles
-        self._captures: dict[CudaQueue, object] = {
-            CudaQueue(handle, 0): object() for handle in capturing
-        }
+        self._captures: dict[CudaQueue, object] = {}
         self._captured: dict[int, object] = {}  # events, by the captures that recorded them
 
     def read(self, number: int, fact: Fact) -> None:
@@ -106,6 +101,11 @@ class _Steps:
         elif call.stream is not None or call.kind in WORK:
             queue = self._queue(fact, call.stream_of(fields))
         step = CudaStep(number, call.kind, call, fact, fields, queue)
+        if call.kind == "stream met":
+            if queue is not None and fields[_IS_CAPTURING] > 0:  # since before the block
+                self._captures.setdefault(queue, object())
+            self.steps.append(step)
+            return
         if call.kind == "graph node":
             sort, event = _NODE.unpack(fact.more)
             if sort in _OF_EVENTS:
@@ -122,7 +122,7 @@ class _Steps:
         if kind == "stream destroyed":
             self._ended[fields[0]] = self._ended.get(fields[0], 0) + 1
         elif kind == "stream made":
-            step = step._replace(queue=self._queue(fact, fact.more[0]))
+            step = step._replace(queue=self._queue(fact, fact.more))
         elif kind in ("event made", "foreign event"):  # whose first field points to the handle
             step = step._replace(fields=(fact.more,))
         if fact.since is None or kind not in _DONE | _ENDS_MEMORY:

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.recording import callbacks  # where CUPTI is found
+from streamkit.diagnostics.recording import recorder  # where CUPTI is found
 from support.cupti import Cupti
 from support.emulated.processes import run
 from support.forks import handlers_registered
@@ -192,8 +192,7 @@ def test_no_operation_registers_a_handler_each_time(monkeypatch, warp, handles, 
     from streamkit.backends._warp import adapter as warp_adapter  # not above: it imports Warp
 
     monkeypatch.delattr(warp_adapter, "joins_capture")  # CUDA's runtime does not run here
-    monkeypatch.setattr(callbacks, "_find", Cupti)  # played
-    monkeypatch.setattr(callbacks, "_layout", lambda _: None)
+    monkeypatch.setattr(recorder, "_find", Cupti)  # played
     cell = Cell(0)
     operation(cell)  # the first use may make what is the process's own
     with handlers_registered(monkeypatch) as registered:

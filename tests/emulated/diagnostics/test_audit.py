@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -9,16 +10,19 @@ import struct
 
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
-from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
+from streamkit._cuda import loader  # it may find no driver
 from streamkit.diagnostics.audit.audit import program_audit  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    callbacks,
     places,
+    recorder,
 )
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # its end
 from support.cupti import NUMBER, PER_THREAD, Cupti, words
 from support.gpu.raw import (
+    another_context,
     check,
     current_context,
     destroy_stream,
@@ -55,8 +59,7 @@ class Calls(Cupti):
 @pytest.fixture
 def cupti(monkeypatch):
     played, context = Calls(), current_context()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
-    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(recorder, "_find", lambda: played)
     monkeypatch.setattr("support.cupti.CONTEXT", context)
     yield played
     assert played.callback is None
@@ -159,22 +162,18 @@ def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(
 
 
 def test_memory_that_was_pinned_at_the_time_of_the_copy_holds_nothing(cupti, memory):
-    s, (device, _, pageable) = sk.new_stream(), memory
+    s, (device, *_), place = sk.new_stream(), memory, ctypes.c_uint64()
+
+    def make():
+        place.value = int(check(driver.cuMemHostAlloc(64, 0)))
+
     with sk.audit() as report:
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-        cupti.ask("cuMemHostRegister", pageable, 64)
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-        unregister(cupti, pageable)
-        cupti.ask("cuMemcpyDtoHAsync", pageable, device, 16, s.handle)
-    assert [one.blocks_host for one in report.work] == [True, False, True]
-
-
-def unregister(cupti, pageable):
-    """It is no longer pinned."""
-    with pytest.MonkeyPatch.context() as patching:
-        gone = memory_pools.Allocation(pageable, 64, is_host=True, context=0)
-        patching.setattr(memory_pools, "allocation", lambda _: gone)
-        cupti.ask("cuMemHostUnregister", pageable)
+        cupti.ask("cuMemHostAlloc", ctypes.addressof(place), 64, meanwhile=make)
+        pinned = place.value
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+        cupti.ask("cuMemFreeHost", pinned, meanwhile=lambda: check(driver.cuMemFreeHost(pinned)))
+        cupti.ask("cuMemcpyDtoHAsync", pinned, device, 16, s.handle)
+    assert [one.blocks_host for one in report.work] == [False, True]
 
 
 def test_what_holds_the_host_is_told_with_its_line(cupti, monkeypatch):
@@ -199,21 +198,18 @@ def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
     s = sk.new_stream(name="mine")
     with sk.audit() as report:
         cupti.launch(s)
-        cupti.callback(None, 1, 10**6, 0)
+        ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
     with pytest.raises(sk.OneQueueError, match="could not be read: 1 on a whole device"):
         report.assert_one_queue(s)
 
 
 def test_queues_of_which_no_id_is_known_are_told_apart(cupti):
-    """As of two streams that capture when they are first met."""
+    """Of which the driver says nothing when they are first met."""
     handles = make_stream(), make_stream()
     with sk.audit() as report:
         for handle in handles:
-            check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(0)))
+            emulator.fail("cuStreamGetId", 999)
             cupti.launch(handle)
-            sk.from_handle(handle)
-    for handle in handles:
-        check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
     first, second = report.work
     assert (first.queue.id, second.queue.id) == (None, None)
     assert report.off_queue(first.queue) == [second]
@@ -304,6 +300,41 @@ def test_what_a_capture_holds_is_no_work(cupti):
     assert told(report.work) == [("kernel", "cupy_escaped", "legacy default stream")]
 
 
+def test_work_after_a_capture_whose_end_has_failed_is_work(cupti):
+    s = sk.new_stream()
+    with sk.audit() as report:
+        cupti.ask("cuStreamBeginCapture", s.handle)
+        cupti.fill(s)
+        cupti.ask("cuStreamEndCapture", s.handle, 0, code=901)
+        for _ in range(5):
+            cupti.fill(s)
+    assert [one.kind for one in report.work] == ["fill"] * 5
+
+
+@pytest.mark.parametrize("block", [sk.audit, sk.races])
+def test_a_stream_or_context_that_ends_before_the_report_is_made_is_asked_for_nothing(
+    cupti, handles, monkeypatch, block
+):
+    """As by the collector, by another thread, or by the program itself."""
+    ends, stop = contextlib.ExitStack(), DriverRecording.stop
+
+    def stop_and_end(recording):
+        stop(recording)
+        destroy_stream(stream)
+        ends.close()
+
+    monkeypatch.setattr(DriverRecording, "stop", stop_and_end)
+    context = ends.enter_context(another_context())
+    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    stream, legacy = make_stream(), int(check(driver.cuStreamGetId(1)))
+    with block() as report:
+        cupti.fill(stream)
+        cupti.fill(1)
+    named = [(one.name, one.id, one.device) for one in getattr(report, "queues", ())]
+    mine = f"stream id={legacy - 1}", legacy - 1, "cuda:0"
+    assert named == [mine, ("legacy default stream", legacy, "cuda:0")][: 2 * (block is sk.audit)]
+
+
 def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
     s, other = sk.new_stream(nonblocking=True), sk.new_stream(name="other")
     check(driver.cuStreamBeginCapture(s.handle, driver.CUstreamCaptureMode(0)))
@@ -318,16 +349,21 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
 def test_streams_that_end_inside_are_told_apart(cupti):
     with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins
-        s = sk.new_stream(name="mine")
-        handle = s.handle
+        handle = make_stream()
+        s = sk.from_handle(handle)
         cupti.launch(handle)
-        s.close()
+        destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
+        assert make_stream() == handle
+        number = int(check(driver.cuStreamGetId(handle)))
         cupti.launch(handle)
+        destroy_stream(handle)
         cupti.ask("cuStreamDestroy", handle)
     report.off_queue(s)
-    others = ["legacy default stream", f"stream {handle:#x}, which has ended"]
-    assert [one.queue.name for one in report.work] == [others[0], "mine", others[1]]
+    others = ["legacy default stream", f"stream id={number}, which has ended"]
+    assert [one.queue.name for one in report.work] == [
+        others[0], f"stream id={s.id}", others[1],
+    ]  # fmt: skip
     assert [one.queue.name for one in report.off_queue(s)] == others
 
 
@@ -376,10 +412,12 @@ def test_a_cupti_that_another_tool_has_is_told(cupti):
 
 def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
     def find():
-        raise callbacks.NoCallbacksError("there is no libcupti: pip install it")
+        raise recorder.NoCallbacksError("there is no libcupti: pip install it")
 
-    monkeypatch.setattr(callbacks, "_find", find)
-    missing = pytest.raises(sk.BackendNotInstalledError, match=r"needs CUPTI: .* pip install it\.")
+    monkeypatch.setattr(recorder, "_find", find)
+    missing = pytest.raises(
+        sk.BackendNotInstalledError, match=r"needs CUPTI and the recorder: .* pip install it\."
+    )
     with missing, sk.audit():
         pass
 
@@ -397,7 +435,7 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
 @pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
 def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
     s, other = stream(0), stream(1)
-    with on_device(1), sk.audit() as report:
+    with on_device(1), sk.audit() as report, on_device(0):
         cupti.fill(s.handle)
     report.assert_one_queue(s)
     assert len(report.off_queue(other)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import struct
 import threading
@@ -17,8 +18,8 @@ from streamkit._cuda import loader, memory_pools  # it may find no driver; what 
 from streamkit._queues import registry  # no library may be there
 from streamkit.diagnostics.races.races import program_races  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    callbacks,
     places,
+    recorder,
 )
 from streamkit.diagnostics.recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words
@@ -48,7 +49,7 @@ class Calls(PlayedDriver):
 @pytest.fixture
 def cupti(monkeypatch):
     played = Calls()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
+    monkeypatch.setattr(recorder, "_find", lambda: played)
     for module in ("support.cupti", "support.played_driver"):
         monkeypatch.setitem(places._is_users, module, False)
     for name in (Calls.fill, Calls.download):
@@ -59,9 +60,9 @@ def cupti(monkeypatch):
 @pytest.fixture
 def no_cupti(monkeypatch):
     def find():
-        raise callbacks.NoCallbacksError("there is no libcupti")
+        raise recorder.NoCallbacksError("there is no libcupti")
 
-    monkeypatch.setattr(callbacks, "_find", find)
+    monkeypatch.setattr(recorder, "_find", find)
 
 
 def address(array):
@@ -593,7 +594,8 @@ def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
     other = sk.new_stream("cuda", name="other")
     assert name_of_first(other, is_destroyed=True) == "other"
     assert name_of_first(lives, is_destroyed=False).startswith("stream id=")
-    assert name_of_first(ends, is_destroyed=True) == f"stream {ends.handle:#x}, which has ended"
+    number = int(check(driver.cuStreamGetId(ends.handle)))
+    assert name_of_first(ends, is_destroyed=True) == f"stream id={number}, which has ended"
     check(driver.cuStreamDestroy(ends.handle))
     check(driver.cuStreamDestroy(lives.handle))
 
@@ -644,7 +646,7 @@ def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, ar
 def test_calls_that_cannot_be_read_are_told(cupti, array):
     s = sk.new_stream("cuda")
     with sk.races() as report:
-        cupti.callback(None, 1, 10**6, 0)
+        ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
         cupti.fill(s, array)
     assert report.coverage.missed == ("calls of the driver that could not be read",)
 

@@ -10,8 +10,8 @@ import pytest
 
 import streamkit as sk
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    callbacks,
     places,
+    recorder,
 )
 from support import cuda_truth
 from support.cuda_truth import Program
@@ -27,7 +27,7 @@ HEAD = "with sk.races() as report:\n"
 def run(monkeypatch):
     """Run a program in three threads; return its report."""
     d = PlayedDriver()
-    monkeypatch.setattr(callbacks, "_find", lambda: d)
+    monkeypatch.setattr(recorder, "_find", lambda: d)
     for module in ("support.cupti", "support.played_driver", __name__):
         monkeypatch.setitem(places._is_users, module, False)
     contexts = [check(driver.cuDevicePrimaryCtxRetain(device)) for device in (0, 1)]

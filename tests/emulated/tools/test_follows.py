@@ -11,8 +11,8 @@ import pytest
 import streamkit as sk
 from streamkit._queues import identity  # no stream of a check may stay
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    callbacks,
     places,
+    recorder,
 )
 from streamkit.testing import assert_follows
 from support.cupti import NUMBER, Cupti, words
@@ -48,11 +48,10 @@ def cupti(request, monkeypatch):
 
     def find():
         if played is None:
-            raise callbacks.NoCallbacksError("there is no libcupti")
+            raise recorder.NoCallbacksError("there is no libcupti")
         return played
 
-    monkeypatch.setattr(callbacks, "_find", find)
-    monkeypatch.setattr(callbacks, "_layout", lambda _: None)  # no kernel of the emulator's
+    monkeypatch.setattr(recorder, "_find", find)
     yield played
     assert played is None or played.callback is None
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.recording.callbacks import subscription  # nothing is to be left of it
+from streamkit.diagnostics.recording.recorder import subscription  # nothing is to be left of it
 from support.gpu.peer import until
 from support.gpu.raw import check, driver, on_device, sync
 from support.libraries import cuda_devices, need
@@ -268,9 +268,9 @@ def test_a_race_tells_lines_and_names(libraries):
 
 
 def calls_after_the_block(libraries):
-    before = len(subscription.facts)
+    before = subscription._number("count").value
     libraries.x.fill_(1)
-    return len(subscription.facts) - before
+    return subscription._number("count").value - before
 
 
 def test_nothing_is_left_behind(libraries):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.recording import callbacks  # where CUPTI is found
+from streamkit.diagnostics.recording import recorder  # where CUPTI is found
 from streamkit.testing import assert_follows
 from support.gpu.raw import make_stream, sync
 from support.libraries import need
@@ -16,10 +16,10 @@ ONE = "does not follow the stream "
 @pytest.fixture(params=["CUPTI", "no CUPTI"])
 def has_cupti(request, monkeypatch):
     def find():
-        raise callbacks.NoCallbacksError("there is no libcupti")
+        raise recorder.NoCallbacksError("there is no libcupti")
 
     if request.param == "no CUPTI":
-        monkeypatch.setattr(callbacks, "_find", find)
+        monkeypatch.setattr(recorder, "_find", find)
     return request.param == "CUPTI"
 
 

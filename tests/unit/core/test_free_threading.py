@@ -24,10 +24,7 @@ from streamkit._streams.host_queue import WorkQueue  # another thread comes betw
 from streamkit._streams.then import HostThenCalls  # slow to be made here
 from streamkit._support.locks import new_turn_lock  # it says how it is taken
 from streamkit._support.weak_table import WeakTable  # a sweep has no public name
-from streamkit.diagnostics.recording import callbacks  # CUPTI is played here
-from streamkit.diagnostics.recording.callbacks import Subscription  # as above
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # to be interrupted inside
-from support.cupti import NUMBER, Cupti, words
 from support.documents import ROOT
 from support.queues import LONG
 
@@ -214,22 +211,6 @@ def together(call, threads=4):
 
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, range(threads)))
-
-
-def test_each_call_that_could_not_be_read_counts(monkeypatch):
-    played = Cupti()
-    monkeypatch.setattr(callbacks, "_find", lambda: played)
-
-    def place():
-        raise RuntimeError
-
-    made = Subscription()
-    made.open(place)
-    fields = words(5, 16)
-    together(lambda _: [played.call(NUMBER["cuEventRecord"], fields) for _ in range(500)])
-    lost, facts = made.lost, made.facts
-    made.close()
-    assert (lost, facts) == (2_000, [])
 
 
 def test_captures_begin_and_end_while_others_are_looked_at():

@@ -6,7 +6,7 @@ import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.recording import steps  # what is made of facts
-from streamkit.diagnostics.recording.callbacks import Fact  # facts are made up here
+from streamkit.diagnostics.recording.calls import Fact  # facts are made up here
 from streamkit.diagnostics.recording.memory import Lives  # no public name has it
 from support.cuda_calls import fact_of
 

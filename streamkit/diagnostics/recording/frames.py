@@ -1,0 +1,75 @@
+"""The lines that make calls, which the recorder in C reads from Python's own frames.
+
+It does so without the GIL, so it has to know where Python keeps them. Only a thread itself changes
+its frames, and it changes none while it is in a call of C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+import sysconfig
+from typing import TYPE_CHECKING, Any
+
+from streamkit.diagnostics.recording.places import Place, place_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+# The offsets of CPython with 64 bits, in the order of ``recorder_python``.
+_LAYOUTS = {
+    (3, 11): (56, 8, 32, 56, 48, 69, 184, 168, 112, 128, 136, 72, 32, 48, 72, 32),
+    (3, 12): (56, 0, 0, 56, 8, 70, 192, 176, 112, 128, 136, 68, 32, 40, 56, 32),
+    (3, 13): (72, -1, 0, 56, 8, 70, 200, 184, 112, 128, 136, 68, 32, 40, 56, 32),
+}
+_PLACE = struct.Struct("<8xQq")  # the code, and which unit of it
+_CODE = struct.Struct("<16xQII16xQI4xi")  # its file, its table of lines, its first line
+_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
+_MOST = 16  # frames that are compared
+
+
+def layout() -> tuple[int, ...] | None:
+    """Return where this Python keeps its frames; None if that is not known."""
+    is_known = (
+        sys.implementation.name == "cpython"
+        and sys.version_info.releaselevel == "final"
+        and (sys.maxsize, sys.byteorder) == (2**63 - 1, "little")
+        and not hasattr(sys, "gettotalrefcount")  # a debug build
+        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    )
+    return _LAYOUTS.get(sys.version_info[:2]) if is_known else None
+
+
+def place_at(address: int) -> Place | None:
+    """Return the line that the recorder has noted at an address; None for 0."""
+    if not address:
+        return None
+    code, at = _PLACE.unpack(ctypes.string_at(address, _PLACE.size))
+    text, size, width, table, length, first = _CODE.unpack(ctypes.string_at(code, _CODE.size))
+    file = ctypes.string_at(text, size).decode(_ENCODINGS[width], errors="surrogatepass")
+    lines = place_at.__code__.replace(
+        co_linetable=ctypes.string_at(table, length), co_firstlineno=first
+    ).co_lines()
+    line = next((line for start, end, line in lines if start <= 2 * at < end), None)
+    return Place(file, line or 0)
+
+
+def are_seen(recorder: Any) -> bool:
+    """Whether the recorder sees the frames that Python shows, with the GIL and without it."""
+    return all(map(_seen, (recorder, ctypes.PyDLL(recorder._name))))  # noqa: SLF001 - its file
+
+
+def _seen(recorder: Any) -> bool:
+    found = (ctypes.c_void_p * _MOST)()
+    count, wanted = recorder.recorder_frames(found, _MOST), shown(sys._getframe())  # noqa: SLF001
+    return [place_at(one or 0) for one in found[:count]] == wanted
+
+
+def shown(frame: FrameType | None) -> list[Place | None]:
+    """Return the lines of a frame and of those around it, as Python shows them."""
+    lines: list[Place | None] = []
+    while frame is not None and len(lines) < _MOST:
+        lines.append(place_of(frame))
+        frame = frame.f_back
+    return lines

@@ -1,0 +1,600 @@
+/* The recorder of driver calls, which CUPTI calls at the beginning and at the end of each.
+ *
+ * It runs inside calls of the driver, in any thread. So it runs no Python, never takes the GIL,
+ * changes no reference count and sees no exception: one that passes through a destructor stays. It
+ * copies what a call was given into chunks, which Python reads when a block has ended. It asks the
+ * driver about a stream only inside the calls that use it, until it has answered.
+ *
+ * One lock guards what is noted. The driver is asked without it: a caller can hold a lock of
+ * CUDA's, for which a thread that asks would wait.
+ *
+ * It includes no header of CUDA's or Python's, so that one build serves all their versions: Python
+ * fills in the functions of the driver and the layout of frames (recorder.py, frames.py). */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define AT(object, offset, type) (*(type *)((char *)(object) + (offset)))
+#define TYPE(object) AT(object, 8, const void *) /* of Python's */
+#define LENGTH(object) AT(object, 16, uint32_t)
+#define ROUNDED(bytes) (((bytes) + 7) & ~(size_t)7)
+#define CALLS 1024 /* CUPTI's numbers are below it */
+#define BUCKETS 4096
+#define CHUNK ((size_t)1 << 18)
+#define MOST_PARAMETERS 4096 /* of a kernel */
+
+/* -- what Python fills in ---------------------------------------------------------------------- */
+
+/* What is noted of a call. */
+EXPORT struct plan {
+    uint16_t size;  /* bytes of its parameters that are used */
+    uint8_t when;   /* AT_BEGINNING, AT_END */
+    uint8_t more;   /* what is noted beside the parameters */
+    uint8_t at;     /* TARGET: which byte of the parameters points to it */
+    uint8_t length; /* TARGET: its bytes */
+    uint8_t stream; /* which byte of the parameters is its stream; NO_STREAM, NULL_STREAM */
+    uint8_t flags;
+} recorder_plans[CALLS];
+enum { AT_BEGINNING = 1, AT_END = 2, NULL_STREAM = 254, NO_STREAM = 255 };
+enum {
+    NOTHING,
+    LAUNCH,        /* a kernel and the bytes of its parameters */
+    LAUNCH_WITH,   /* the same of a launch with a configuration */
+    TARGET,        /* bytes to which a parameter points, before or after the call */
+    FREED,         /* the memory at the first parameter, as it is at the beginning */
+    GONE,          /* the same, noted at the end */
+    MEMORY_MADE,   /* memory whose address the call has written to such bytes */
+    MEMORY_MAPPED, /* the memory at the first parameter, as it is at the end */
+    NAME           /* the name of a call that is not known */
+};
+enum { PER_THREAD = 1 /* its null stream is the thread's */, UNLOADS = 2, ENDS_CAPTURE = 4 };
+enum { ENDS_STREAM = 8, ENDS_CONTEXT = 16, MAKES_STREAM = 32 };
+
+/* Functions of the driver. */
+EXPORT struct {
+    int (*stream_context)(uint64_t, uint64_t *);
+    int (*stream_is_capturing)(uint64_t, int *);
+    int (*stream_flags)(uint64_t, unsigned *);
+    int (*stream_id)(uint64_t, uint64_t *);
+    int (*context_device)(int *);
+    int (*pointer_attributes)(unsigned, int *, void **, uint64_t);
+    int (*parameter[2])(uint64_t, size_t, size_t *, size_t *); /* NULL before CUDA 12.4 */
+} recorder_driver;
+#define driver recorder_driver
+
+/* Functions of Python's, and where things are in its structures. */
+EXPORT struct {
+    void *(*thread_state)(void);
+    int (*add_pending_call)(int (*)(void *), void *);
+    int (*notice)(void *); /* told, in the main thread, of lines that were not met before */
+    const void *code_type, *string_type, *bytes_type;
+    int32_t current_frame, of_cframe; /* of_cframe: -1 if the state points to the frame */
+    int32_t frame_code, frame_instruction, frame_previous, frame_owner;
+    int32_t code_units, code_begins, code_file, code_name, code_lines, code_first_line;
+    int32_t string_state, string_ascii, string_compact, bytes_data;
+} recorder_python;
+#define python recorder_python
+enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C = 3 }; /* frames */
+enum { LEGACY = 1, OF_THREAD = 2 };              /* handles of streams */
+
+EXPORT _Atomic int recorder_lines;        /* listeners that want the lines of calls */
+EXPORT _Atomic int recorder_launch_lines; /* those that want them of launches too */
+EXPORT _Atomic int recorder_notices;      /* those to be told of new lines */
+EXPORT _Atomic int recorder_is_noticing;  /* `notice` has still to come */
+
+/* -- what Python reads ------------------------------------------------------------------------- */
+
+EXPORT _Atomic uint64_t recorder_count;         /* facts that were noted */
+EXPORT _Atomic uint64_t recorder_lost;          /* calls for which there was no memory */
+EXPORT const uint32_t recorder_source = SOURCE; /* what this was built from */
+
+/* A record: this head, the parameters, and what is noted beside them. */
+struct fact {
+    uint32_t size;      /* bytes of the whole record */
+    uint16_t call;      /* 0: a stream that was met, with a struct stream for parameters */
+    uint8_t has_failed; /* the thread's latest call of this number has failed */
+    uint8_t more;       /* as in the plan */
+    uint32_t thread;
+    uint32_t fields; /* bytes of the parameters */
+    uint64_t context;
+    struct place *place;
+    int64_t since;   /* of a call that has ended: the facts before it began; else -1 */
+    uint64_t beside; /* bytes beside the parameters */
+};
+struct chunk {
+    struct chunk *next;
+    uint64_t first; /* the number of its first fact */
+    size_t used, size;
+    char bytes[];
+};
+struct stream {
+    uint64_t handle, id, context;                 /* 0: not known */
+    int32_t device, flags, is_capturing, padding; /* -1: not known */
+};
+struct memory {
+    uint64_t start, size, sort, context;
+};
+struct kernel {
+    struct kernel *next;
+    uint64_t function;
+    const char *symbol;
+    int32_t count;            /* of its parameters; -1 if they are not known */
+    uint32_t bytes, extent;   /* of the parameters alone, and with the gaps between them */
+    uint32_t parameters[][2]; /* the offset and the size of each */
+};
+struct text {
+    const char *data;
+    uint32_t bytes, width; /* of a character: 1, 2 or 4; 0 in bytes */
+};
+struct code {
+    struct code *next;
+    const void *address; /* a hint: another code can have had it */
+    struct text file, name, lines;
+    int32_t first_line, is_library;
+};
+struct place {
+    struct place *next;
+    struct code *code;
+    int64_t at; /* the code unit */
+};
+
+/* -- what is kept while there are listeners ---------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t session; /* odd while calls are noted */
+static _Atomic int notice_is_due;
+static const uint32_t *libraries; /* beginnings of their files; NULL: no lines are wanted */
+static struct chunk *first_chunk, *last_chunk, *kept;
+static struct met {
+    struct met *next;
+    uint64_t handle, context;
+    uint32_t thread;
+    int is_known; /* else it captured, and is asked again */
+} *streams[BUCKETS];
+static struct kernel *kernels[BUCKETS];
+static struct code *codes[BUCKETS];
+static struct place *places[BUCKETS];
+
+static __thread uint32_t own_thread;
+static __thread struct {
+    uint64_t session, since;
+    struct memory memory;
+    uint32_t call;
+} begun; /* the call of this thread that has begun, if its end is noted */
+
+static uint32_t this_thread(void) {
+    if (!own_thread) own_thread = (uint32_t)syscall(SYS_gettid);
+    return own_thread;
+}
+
+static void in_child(void) {
+    pthread_mutex_init(&lock, NULL); /* another thread can have held it */
+    own_thread = 0;
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+static size_t bucket(uint64_t key) {
+    return (size_t)((key * 0x9E3779B97F4A7C15u) >> 52) % BUCKETS;
+}
+
+static void *room(struct chunk **chunk, size_t size) {
+    if (!*chunk || (*chunk)->size - (*chunk)->used < size) {
+        size_t most = size > CHUNK ? size : CHUNK;
+        struct chunk *made = malloc(sizeof *made + most);
+        if (!made) return NULL;
+        *made = (struct chunk){*chunk, recorder_count, 0, most};
+        *chunk = made;
+    }
+    (*chunk)->used += size;
+    return (*chunk)->bytes + (*chunk)->used - size;
+}
+
+static void *copy(const void *data, size_t size) {
+    void *made = room(&kept, ROUNDED(size));
+    return made ? memcpy(made, data, size) : NULL;
+}
+
+static void let_go(struct chunk **chunks) {
+    while (*chunks) {
+        struct chunk *next = (*chunks)->next;
+        free(*chunks);
+        *chunks = next;
+    }
+}
+
+/* -- the line of the user's: a thread's own frames, which stay as they are while it is in C -----
+ */
+
+static struct text text_of(const void *object) {
+    struct text text = {"", 0, 0};
+    if (TYPE(object) == python.string_type) {
+        uint32_t state = AT(object, python.string_state, uint32_t);
+        int32_t begins = state >> 6 & 1 ? python.string_ascii : python.string_compact;
+        text.width = state >> 2 & 7;
+        text = (struct text){(char *)object + begins, LENGTH(object) * text.width, text.width};
+    } else if (TYPE(object) == python.bytes_type) {
+        text = (struct text){(char *)object + python.bytes_data, LENGTH(object), 0};
+    }
+    return text;
+}
+
+static int same(struct text one, struct text other) {
+    return one.bytes == other.bytes && one.width == other.width &&
+           !memcmp(one.data, other.data, one.bytes);
+}
+
+static uint32_t character(struct text text, size_t at) {
+    if (at * text.width >= text.bytes) return 0;
+    if (text.width == 1) return ((const uint8_t *)text.data)[at];
+    return text.width == 2 ? ((const uint16_t *)text.data)[at] : ((const uint32_t *)text.data)[at];
+}
+
+static int is_library(struct text file) {
+    for (const uint32_t *one = libraries; *one; one++) {
+        size_t at = 0;
+        while (one[at] && one[at] == character(file, at)) at++;
+        if (!one[at]) return 1;
+        while (*one) one++;
+    }
+    return 0;
+}
+
+/* The address finds a code, and its content proves it: when a code has died, another one can have
+ * its address. */
+static struct code *code_at(const void *object) {
+    struct code **slot = &codes[bucket((uintptr_t)object)];
+    struct text file = text_of(AT(object, python.code_file, void *));
+    struct text name = text_of(AT(object, python.code_name, void *));
+    struct text lines = text_of(AT(object, python.code_lines, void *));
+    int32_t first_line = AT(object, python.code_first_line, int32_t);
+    for (struct code *one = *slot; one; one = one->next)
+        if (one->address == object && one->first_line == first_line && same(one->name, name) &&
+            same(one->file, file) && same(one->lines, lines))
+            return one;
+    file.data = copy(file.data, file.bytes);
+    name.data = copy(name.data, name.bytes);
+    lines.data = copy(lines.data, lines.bytes);
+    if (!file.data || !name.data || !lines.data) return NULL;
+    struct code all = {*slot, object, file, name, lines, first_line, is_library(file)}, *made;
+    return (made = copy(&all, sizeof all)) ? *slot = made : NULL;
+}
+
+static struct place *place_at(struct code *code, int64_t at) {
+    struct place **slot = &places[bucket((uintptr_t)code + (uint64_t)at)];
+    for (struct place *one = *slot; one; one = one->next)
+        if (one->code == code && one->at == at) return one;
+    if (recorder_notices) notice_is_due = 1;
+    struct place all = {*slot, code, at}, *made = copy(&all, sizeof all);
+    return made ? *slot = made : NULL;
+}
+
+/* Find the thread's frames, the innermost first; with `users` those of libraries are passed over. A
+ * thread without a state of Python's has none. */
+static int frames(struct place **found, int most, int users) {
+    int count = 0;
+    void *state = libraries ? python.thread_state() : NULL;
+    void *frame = state ? AT(state, python.current_frame, void *) : NULL;
+    if (frame && python.of_cframe >= 0) frame = AT(frame, python.of_cframe, void *);
+    for (; frame && count < most; frame = AT(frame, python.frame_previous, void *)) {
+        int owner = AT(frame, python.frame_owner, char);
+        void *object = AT(frame, python.frame_code, void *);
+        if (owner >= OWNED_BY_C || !object || TYPE(object) != python.code_type) continue;
+        char *units = (char *)object + python.code_units;
+        int64_t at = (AT(frame, python.frame_instruction, char *) - units) / 2;
+        int is_generator = owner == OWNED_BY_GENERATOR;
+        if (at < (is_generator ? 0 : AT(object, python.code_begins, int32_t))) continue;
+        struct code *code = code_at(object);
+        if (code && !(users && code->is_library) && (found[count] = place_at(code, at))) count++;
+    }
+    return count;
+}
+
+/* -- the driver's answers ---------------------------------------------------------------------- */
+
+static struct memory memory_at(uint64_t address) {
+    struct memory found = {0, 0, 0, 0};
+    int which[] = {11, 12, 2, 1}; /* of CUpointer_attribute: start, size, type, context */
+    void *where[] = {&found.start, &found.size, &found.sort, &found.context};
+    if (driver.pointer_attributes(4, which, where, address)) found.size = 0; /* none of CUDA's */
+    return found;
+}
+
+/* A stream that captures is not asked for its id and flags, because that would break the capture,
+ * and the legacy stream is not while any blocking stream captures. */
+static struct stream stream_with(uint64_t handle, uint64_t context) {
+    struct stream found = {handle, 0, context, -1, -1, -1, 0};
+    if (driver.stream_is_capturing(handle, &found.is_capturing)) found.is_capturing = -1;
+    if (handle > OF_THREAD && driver.stream_context(handle, &found.context)) found.context = 0;
+    if (found.context == context && driver.context_device(&found.device)) found.device = -1;
+    if (found.is_capturing) return found;
+    if (driver.stream_id(handle, &found.id)) found.id = 0;
+    if (driver.stream_flags(handle, (unsigned *)&found.flags)) found.flags = -1;
+    return found;
+}
+
+static void ask_for_parameters(struct kernel *kernel, uint64_t function) {
+    *kernel = (struct kernel){.function = function, .count = -1};
+    for (int which = 0; which < 2 && kernel->count < 0; which++) {
+        size_t offset, size;
+        int count = 0, code = -1;
+        kernel->bytes = kernel->extent = 0;
+        while (driver.parameter[which] && count < MOST_PARAMETERS &&
+               !(code = driver.parameter[which](function, (size_t)count, &offset, &size))) {
+            kernel->bytes += (uint32_t)size;
+            kernel->extent = (uint32_t)(offset + size);
+            kernel->parameters[count][0] = (uint32_t)offset;
+            kernel->parameters[count++][1] = (uint32_t)size;
+        }
+        if (code == 1) kernel->count = count; /* the answer for a parameter that there is not */
+    }
+}
+
+/* -- with the lock ----------------------------------------------------------------------------- */
+
+static struct kernel *kernel_of(uint64_t function) {
+    struct kernel *one = kernels[bucket(function)];
+    while (one && one->function != function) one = one->next;
+    return one;
+}
+
+static struct kernel *new_kernel(const struct kernel *asked, const char *symbol) {
+    size_t count = asked->count < 0 ? 0 : (size_t)asked->count;
+    struct kernel *made = copy(asked, sizeof *asked + count * sizeof *asked->parameters);
+    struct kernel **slot = &kernels[bucket(asked->function)];
+    if (!made || !(made->symbol = copy(symbol, strlen(symbol) + 1))) return NULL;
+    made->next = *slot;
+    return *slot = made;
+}
+
+static struct met *met(uint64_t handle, uint64_t context) {
+    struct met *one = streams[bucket(handle)];
+    for (; one; one = one->next)
+        if (one->handle == handle && (handle > OF_THREAD || one->context == context) &&
+            (handle != OF_THREAD || one->thread == this_thread()))
+            break;
+    return one;
+}
+
+static void forget(uint64_t handle, uint64_t context) {
+    struct met *known = met(handle, context);
+    if (known) known->handle = 0;
+}
+
+/* Add a fact with the first bytes beside its parameters; return the room for the others. */
+static char *note(struct fact fact, const void *fields, const void *beside, size_t bytes) {
+    if (!(session & 1)) return NULL; /* the last listener has closed meanwhile */
+    size_t head = sizeof fact + ROUNDED(fact.fields), size = head + ROUNDED(fact.beside);
+    struct chunk *before = last_chunk;
+    char *at = room(&last_chunk, size);
+    recorder_lost += !at;
+    if (!at) return NULL;
+    if (last_chunk != before) { /* these lead from old to new, unlike those of what is kept */
+        *(before ? &before->next : &first_chunk) = last_chunk;
+        last_chunk->next = NULL;
+    }
+    fact.size = (uint32_t)size;
+    fact.thread = this_thread();
+    memcpy(at, &fact, sizeof fact);
+    if (fact.fields) memcpy(at + sizeof fact, fields, fact.fields);
+    recorder_count++;
+    return bytes ? (char *)memcpy(at + head, beside, bytes) + bytes : at + head;
+}
+
+/* -- a call ------------------------------------------------------------------------------------ */
+
+/* The beginning of CUPTI's own structure. */
+struct data {
+    int32_t site; /* 0 at the beginning of a call */
+    const char *name, *fields;
+    const int32_t *result;
+    const char *symbol;
+    uint64_t context;
+};
+
+static uint64_t stream_of(const struct plan *plan, const char *fields) {
+    uint64_t handle = 0;
+    if (plan->more == LAUNCH_WITH)
+        handle = AT(AT(fields, 0, char *), 32, uint64_t); /* of its CUlaunchConfig */
+    else if (plan->stream < NULL_STREAM)
+        handle = AT(fields, plan->stream, uint64_t);
+    return handle ? handle : plan->flags & PER_THREAD ? OF_THREAD : LEGACY;
+}
+
+/* Note what a stream is that was not met before, or is new. */
+static void look_at(uint64_t handle, uint64_t context, int is_new) {
+    pthread_mutex_lock(&lock);
+    if (is_new) forget(handle, context); /* one that has ended with its context */
+    struct met *known = met(handle, context);
+    int is_known = known && known->is_known;
+    pthread_mutex_unlock(&lock);
+    if (is_known) return;
+    struct stream found = stream_with(handle, context);
+    struct fact fact = {.fields = sizeof found, .context = context, .since = -1};
+    pthread_mutex_lock(&lock);
+    known = met(handle, context);
+    if (!known || (!known->is_known && !found.is_capturing)) note(fact, &found, NULL, 0);
+    struct met **slot = &streams[bucket(handle)];
+    struct met all = {*slot, handle, context, this_thread(), 0};
+    if (!known && (known = copy(&all, sizeof all))) *slot = known;
+    if (known) known->is_known = !found.is_capturing;
+    pthread_mutex_unlock(&lock);
+}
+
+/* The buffer in which a launch can have its parameters; NULL if it does not hold them all. */
+static const char *packed(const char *extra, const struct kernel *kernel) {
+    const char *buffer = NULL;
+    uint64_t size = 0;
+    for (; extra && AT(extra, 0, uint64_t); extra += 16) {
+        if (AT(extra, 0, uint64_t) == 1) buffer = AT(extra, 8, char *);
+        if (AT(extra, 0, uint64_t) == 2) size = *AT(extra, 8, uint64_t *);
+    }
+    return size < kernel->extent ? NULL : buffer;
+}
+
+static void launch(const struct plan *plan, struct fact fact, const struct data *data) {
+    int has_configuration = plan->more == LAUNCH_WITH;
+    const char *fields = data->fields;
+    char *const *pointers = AT(fields, has_configuration ? 16 : 48, char *const *);
+    const char *extra = plan->size % 32 ? NULL : AT(fields, plan->size - 8, char *);
+    uint64_t function = AT(fields, has_configuration ? 8 : 0, uint64_t);
+    pthread_mutex_lock(&lock);
+    struct kernel *kernel = kernel_of(function);
+    if (!kernel) {
+        pthread_mutex_unlock(&lock);
+        struct kernel *asked = malloc(sizeof *asked + MOST_PARAMETERS * sizeof *asked->parameters);
+        if (asked) ask_for_parameters(asked, function);
+        pthread_mutex_lock(&lock);
+        kernel = kernel_of(function);
+        if (!kernel && asked) kernel = new_kernel(asked, data->symbol ? data->symbol : "a kernel");
+        free(asked);
+    }
+    recorder_lost += !kernel;
+    if (kernel) {
+        const char *buffer = !pointers && kernel->count > 0 ? packed(extra, kernel) : NULL;
+        uint64_t is_known = kernel->count == 0 || (kernel->count > 0 && (pointers || buffer));
+        uint64_t head[] = {(uintptr_t)kernel, stream_of(plan, fields), is_known};
+        if (recorder_launch_lines) frames(&fact.place, 1, 1);
+        fact.beside = sizeof head + (is_known ? kernel->bytes : 0);
+        char *to = note(fact, NULL, head, sizeof head);
+        for (int one = 0; to && is_known && one < kernel->count; one++) {
+            uint32_t offset = kernel->parameters[one][0], size = kernel->parameters[one][1];
+            memcpy(to, buffer ? buffer + offset : pointers[one], size);
+            to += size;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Note a call at its beginning or end, with `memory` that was asked for at its beginning. */
+static void add(const struct plan *plan, struct fact fact, const struct data *data,
+                struct memory memory) {
+    const char *fields = data->fields;
+    const void *beside = &memory;
+    fact.fields = plan->size;
+    fact.beside = plan->more ? sizeof memory : 0;
+    if (plan->more == TARGET) {
+        beside = AT(fields, plan->at, void *);
+        fact.beside = beside ? plan->length : 0;
+    } else if (plan->more == NAME) {
+        beside = data->name;
+        fact.beside = strlen(data->name);
+    } else if (plan->more == MEMORY_MADE || plan->more == MEMORY_MAPPED) {
+        uint64_t address = AT(fields, 0, uint64_t);
+        if (plan->more == MEMORY_MADE) address = *(uint64_t *)address;
+        memory = memory_at(address);
+        if (!memory.size) /* then it is as the call asked for it */
+            memory = (struct memory){address, plan->size > 8 ? AT(fields, 8, uint64_t) : 1, 0, 0};
+    }
+    pthread_mutex_lock(&lock);
+    if (recorder_lines) frames(&fact.place, 1, 1);
+    note(fact, fields, beside, fact.beside);
+    if (plan->flags & UNLOADS) memset(kernels, 0, sizeof kernels); /* new ones get the handles */
+    if (plan->flags & ENDS_CONTEXT) memset(streams, 0, sizeof streams); /* as above */
+    if (plan->flags & ENDS_STREAM) forget(stream_of(plan, fields), data->context);
+    pthread_mutex_unlock(&lock);
+}
+
+static void begins(const struct plan *plan, struct fact fact, const struct data *data) {
+    struct memory memory = {0, 0, 0, 0};
+    if (plan->stream != NO_STREAM) look_at(stream_of(plan, data->fields), data->context, 0);
+    if (plan->more == LAUNCH || plan->more == LAUNCH_WITH) return launch(plan, fact, data);
+    if (plan->more == FREED || plan->more == GONE)
+        memory = memory_at(AT(data->fields, 0, uint64_t));
+    if (plan->when & AT_END) {
+        begun.session = session;
+        begun.since = recorder_count;
+        begun.memory = memory;
+        begun.call = fact.call;
+    }
+    if (plan->when & AT_BEGINNING) add(plan, fact, data, memory);
+}
+
+static void ends(const struct plan *plan, struct fact fact, const struct data *data) {
+    int is_own = begun.session == session && begun.call == fact.call;
+    if (is_own) begun.session = 0;
+    if (!*data->result && plan->when & AT_END) {
+        struct memory memory = {0, 0, 0, 0};
+        fact.since = (int64_t)(is_own ? begun.since : recorder_count);
+        if (plan->flags & MAKES_STREAM) look_at(*AT(data->fields, 0, uint64_t *), data->context, 1);
+        add(plan, fact, data, is_own ? begun.memory : memory);
+    } else if (*data->result && plan->when & AT_BEGINNING) {
+        int is_capturing = 1; /* a capture can end without a graph */
+        if (plan->flags & ENDS_CAPTURE &&
+            driver.stream_is_capturing(stream_of(plan, data->fields), &is_capturing))
+            is_capturing = 1;
+        fact.has_failed = 1;
+        pthread_mutex_lock(&lock);
+        if (is_capturing) note(fact, NULL, NULL, 0);
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+/* The function that CUPTI calls. */
+EXPORT void recorder_call(void *user, int domain, uint32_t call, const struct data *data) {
+    (void)user, (void)domain;
+    const struct plan *plan = &recorder_plans[call % CALLS];
+    if (!(session & 1) || !plan->when) return;
+    struct fact fact = {.call = (uint16_t)call, .more = plan->more, .context = data->context};
+    fact.since = -1;
+    (data->site ? ends : begins)(plan, fact, data);
+    if (notice_is_due && !atomic_exchange(&recorder_is_noticing, 1)) {
+        notice_is_due = 0;
+        if (python.add_pending_call(python.notice, NULL)) { /* too many wait already */
+            notice_is_due = 1;
+            recorder_is_noticing = 0;
+        }
+    }
+}
+
+/* -- for Python -------------------------------------------------------------------------------- */
+
+/* Begin to note calls, or end and forget them. */
+EXPORT void recorder_note(int on) {
+    pthread_mutex_lock(&lock);
+    recorder_count = recorder_lost = 0;
+    session = (session | 1) + !on; /* odd if it is on */
+    memset(streams, 0, sizeof streams);
+    memset(kernels, 0, sizeof kernels);
+    memset(codes, 0, sizeof codes);
+    memset(places, 0, sizeof places);
+    let_go(&first_chunk);
+    let_go(&kept);
+    last_chunk = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Return the oldest chunk; none of those that are there changes from now on, until they go. */
+EXPORT const struct chunk *recorder_read(void) {
+    pthread_mutex_lock(&lock);
+    if (last_chunk) last_chunk->size = last_chunk->used;
+    pthread_mutex_unlock(&lock);
+    return first_chunk;
+}
+
+/* Have lines, of frames whose files begin otherwise than those of libraries: texts in UTF-32, each
+ * of which ends with a 0, the last one with two. NULL: none from now on, and no thread is looking
+ * at its frames when this returns. When the interpreter ends, it frees states of threads that are
+ * still in C calls. */
+EXPORT void recorder_have_lines(const uint32_t *files_of_libraries) {
+    pthread_mutex_lock(&lock);
+    libraries = files_of_libraries;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Find all frames of the calling thread. */
+EXPORT int recorder_frames(struct place **found, int most) {
+    pthread_mutex_lock(&lock);
+    int count = frames(found, most, 0);
+    pthread_mutex_unlock(&lock);
+    return count;
+}
