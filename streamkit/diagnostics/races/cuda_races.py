@@ -279,6 +279,8 @@ class Words:
     def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
         """Return the call that orders the second piece of work after the first."""
         waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        if first.place is not None and first.place == second.place:
+            before = f"the later call of {before}"
         return missing_wait(
             _stream(waiting) if waiting else self.queue_of(second.queue).name,
             awaited[0] if awaited else self.queue_of(first.queue).name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
 from streamkit.diagnostics.races import search
 from streamkit.diagnostics.recording.kernel_names import in_one_line
+from streamkit.diagnostics.recording.operations import distinct_names
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
@@ -243,8 +244,12 @@ class RaceReport:
             )
 
     def as_data(self) -> dict[str, Any]:
-        """Return the report in JSON's types."""
+        """Return the report in JSON's types.
+
+        ``format`` is the number of this layout, which changes when a key changes its meaning.
+        """
         return {
+            "format": 1,
             "races": [asdict(race) for race in self.races],
             "coverage": asdict(self.coverage),
         }
@@ -294,6 +299,26 @@ def _counted(races: tuple[Race, ...]) -> str:
 # -- from pairs of work to a report ---------------------------------------------------------------
 
 
+def named_queues(
+    queues: Mapping[int, AuditedQueue], names: Iterable[Mapping[int, str]]
+) -> dict[int, AuditedQueue]:
+    """Return queues as a report names them: without a name, by a variable that has no other.
+
+    ``names`` are the variables of some lines, each by the key of its queue.
+    """
+    keys: dict[str, set[int]] = {}
+    for line in {id(one): one for one in names}.values():  # most lines share one object
+        for key, name in line.items():
+            keys.setdefault(name, set()).add(key)
+    called = {key: name for name, (key, *others) in reversed(keys.items()) if not others}
+    found = dict(queues)
+    for key in called.keys() & queues.keys():
+        if queues[key].name.endswith(f"stream id={queues[key].id}"):
+            found[key] = replace(queues[key], name=called[key])
+    distinct = distinct_names({*found.values()})
+    return {key: distinct.get(queue, queue) for key, queue in found.items()}
+
+
 def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
     works: Iterable[search.Work],
     stamps: Callable[[bool], Mapping[Any, Stamp]],
@@ -302,6 +327,7 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
     operation: Callable[[int, Mode], RacedOperation],
     missing_call: Callable[[int, int, str], str],
     more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
+    in_turn: Callable[[Pair], Pair] = lambda pair: pair,
 ) -> list[tuple[Race, Pair]]:
     """Return the races among pieces of work, each with the pair that it is described by.
 
@@ -314,10 +340,11 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
         missing_call: Words the call that orders the second of two numbers after the first, given
             the place before which the call belongs.
         more: Finds other pairs that race, given the places of all work.
+        in_turn: Puts the two of a pair into the order in which the fix has to run them.
     """
     strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
     found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
-    for pair in chain(search.find(works, strictly, loosely), more(strictly)):
+    for pair in map(in_turn, chain(search.find(works, strictly, loosely), more(strictly))):
         found[key(pair)].add(pair)
     races = []
     for alike in found.values():

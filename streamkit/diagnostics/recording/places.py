@@ -10,9 +10,11 @@ from streamkit._queues import registry
 from streamkit._support.frames import local_variables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
+_CALLERS = 3  # frames around a line in which a name is looked for
 _is_users: dict[object, bool] = {}
 """Whether a module is the user's. A cache, because each launch asks for each frame."""
 
@@ -46,6 +48,16 @@ def users_around(frame: FrameType | None, within: CodeType | None = None) -> Fra
             return frame
         frame = frame.f_back
     return None
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the nearest frames of the user's around a function, the innermost first."""
+    for _ in range(_CALLERS):
+        if frame is None or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return
+        frame = users_around(frame.f_back)
+        if frame is not None:
+            yield frame
 
 
 def line_of_user() -> tuple[CodeType, int] | None:
