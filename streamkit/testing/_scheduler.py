@@ -72,12 +72,12 @@ def adversarial(seed: int) -> Generator[None]:
     >>> sorted({first_of_two(seed) for seed in range(10)})
     ['one', 'two']
     """
-    with _scheduled(seed):
+    with scheduled(seed):
         yield
 
 
 @contextmanager
-def _scheduled(seed: int) -> Generator[_Scheduler]:
+def scheduled(seed: int) -> Generator[_Scheduler]:
     """Do what ``adversarial`` does; give the scheduler."""
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes.stack.scopes):
         raise errors.ScopeError(
@@ -128,7 +128,7 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             "it runs nothing. Give a function that runs the program, as by asyncio.run(main())."
         )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        with _scheduled(seed) as scheduler:
+        with scheduled(seed) as scheduler:
             program()
         had_work.append(scheduler.had_work)
     if not had_work:
@@ -137,11 +137,16 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             f"{refusals.name_of(program)} did not run: give 1 or more."
         )
     if not any(had_work):
-        raise ValueError(
-            f"{refusals.name_of(program)} gave host streams no work to reorder, so that no seed "
-            "can show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
-            "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
-        )
+        raise no_work(refusals.name_of(program), "no seed can")
+
+
+def no_work(name: str, no_seed_can: str) -> ValueError:
+    """Return the error of a program that gave host streams nothing to reorder."""
+    return ValueError(
+        f"{name} gave host streams no work to reorder, so that {no_seed_can} "
+        "show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
+        "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
+    )
 
 
 class _QueueState:

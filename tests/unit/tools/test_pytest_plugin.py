@@ -195,7 +195,7 @@ def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
     result.stdout.fnmatch_lines(
         [
             "*RaceError: nothing orders work on the same memory: 1 race found.",
-            "*race on x (float64, shape (3,), 24 bytes): * reads it while * writes it",
+            "*race on x (float64, shape (3,), 24 bytes): b reads it while a writes it",
             "*to run NumPy's copyto of line 8 first, add b.wait(a) before line 11",
             "*KeyError: 'its own'",
         ]
@@ -250,7 +250,83 @@ def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
 
 
 def test_races_are_looked_for_only_if_asked(run):
-    run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
+    result = run(RACES, "--streamkit-seeds=2")
+    result.assert_outcomes(passed=5, failed=1, skipped=1)
+    result.stdout.no_fnmatch_line("*--streamkit-races*")
+
+
+OPEN = """
+    import numpy as np
+    import pytest
+    import streamkit as sk
+
+    def race():
+        a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
+        a.submit(lambda x: x.fill(7), x)
+        b.submit(np.add, x, 1, x)
+
+    @pytest.mark.parametrize("number", range(2))
+    def test_possible(number): race()
+
+    def test_fails():
+        race()
+        raise KeyError("its own")
+
+    def test_of_python_alone(): pass
+
+    def test_skipped(): pytest.skip()
+
+    @pytest.mark.streamkit_no_races
+    def test_on_purpose(): race()
+    """
+
+
+def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run):
+    result = run(OPEN, "--streamkit-races")
+    result.assert_outcomes(passed=4, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["*at 5 tests: 3 tests with possible races, 3 operations not understood: race.<*>.<lambda>"]
+    )
+
+
+def test_possible_races_fail_if_asked(run):
+    result = run(OPEN, "--streamkit-races=possible", "test_possible_races_fail_if_asked.py")
+    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    result.stdout.fnmatch_lines(["*RaceError: *: 1 possible race found.", "*KeyError: 'its own'"])
+    assert run(OPEN, "--streamkit-races=certain").ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_processes_of_xdist_hand_on_what_is_not_known(run):
+    pytest.importorskip("xdist")
+    result = run(OPEN, "--streamkit-races", "-p", "xdist", "-n1")
+    result.assert_outcomes(passed=4, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*at 5 tests: 3 tests with possible races, 3 operations not*"])
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("s.submit(len, 'ab')", "passed"),
+        ("with s: pass", "failed"),
+        ("pytest.skip()", "skipped"),
+    ],
+)
+def test_seeds_that_have_nothing_to_reorder_are_refused(run, body, outcome):
+    result = run(
+        f"""
+        import pytest
+
+        def test_it(streamkit_seed, streamkit_stream):
+            s = streamkit_stream
+            {body}
+        """,
+        "--streamkit-seeds=2",
+    )
+    result.assert_outcomes(**{outcome: 2})
+    refused = "*ValueError: test_it[[]seed1] gave host streams no work to reorder, so that this *"
+    (result.stdout.fnmatch_lines if outcome == "failed" else result.stdout.no_fnmatch_line)(
+        [refused] if outcome == "failed" else refused
+    )
 
 
 # -- the markers that need a device -----------------------------------------------------------
