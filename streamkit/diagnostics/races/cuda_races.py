@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
+_HOST = 1 << 30  # the number of a chain that no queue has
 _GRAPHS, _FREES = object(), object()
 """Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
@@ -288,13 +289,16 @@ class Words:
             are_code=None not in (waiting, awaited),
         )
 
-    def missing_sync(self, copy: PlacedLaunch) -> str:
-        """Return the call after which the host may read the target of a copy."""
+    def missing_sync(self, copy: PlacedLaunch, does: Mode) -> str:
+        """Return the call after which the host may read or write its memory of a copy."""
         found = self._variable(copy, copy.queue)
         sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
+        rest = "If the program waits after the block, let the block end after that wait"
+        if does == "write":
+            rest = "If it copies the same bytes again, there is no race"
         return (
-            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
-            "the program waits after the block, let the block end after that wait"
+            f"before the host {does}s it: {sync}, or wait for an event recorded after the copy. "
+            f"{rest}"
         )
 
     def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> Variable | None:
@@ -314,7 +318,7 @@ class Found(NamedTuple):
 
     races: tuple[tuple[Race, Pair], ...] = ()
     unread: tuple[Race, ...] = ()
-    """Copies whose target the host may read too early, as it has not waited in the block."""
+    """Copies whose memory the host may read or write too early, as it has not waited for them."""
     works: tuple[tuple[str, bool], ...] = ()
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
@@ -345,8 +349,11 @@ def find(
     surely, perhaps = (
         _CudaReader(known, may_hold_host, supposes=supposes) for supposes in (False, True)
     )
+    hosts: dict[int, Clock] = {}
     for step in program:
         surely.read(step)
+        if step.number in works and works[step.number].launch.pinned is not None:
+            hosts[int(step.number)] = perhaps.host()
         perhaps.read(step)
 
     def key(pair: Pair) -> Hashable:
@@ -373,10 +380,15 @@ def find(
         ),
     )
     end = Stamp(-1, math.inf, perhaps.host())
+    reused = {
+        *_reused(given, hosts, perhaps.stamps, "read"),
+        *_reused(given, hosts, perhaps.stamps, "write"),
+    }
     pending = {
         number: work
         for number, work in given.items()
-        if work.launch.is_download and not is_before(perhaps.stamps[number], end)
+        if number in reused
+        or (work.launch.pinned == "write" and not is_before(perhaps.stamps[number], end))
     }
     counted = [
         works[step.number] for step in program if step.number in works and step.kind != "free"
@@ -388,18 +400,48 @@ def find(
     )
 
 
+def _reused(
+    given: Mapping[int, PlacedLaunch],
+    hosts: Mapping[int, Clock],
+    stamps: Mapping[float, Stamp],
+    mode: Mode,
+) -> Iterator[int]:
+    """Yield the copies for which the host has not waited when a later one uses their memory.
+
+    Between two uploads the host writes the memory, if they are not to copy the same again, and
+    between two downloads it reads it. ``hosts`` has what the host had learned at each copy.
+    """
+    works, found = [], {}
+    for number, clock in hosts.items():
+        work = given[number]
+        if work.launch.pinned == mode:
+            access = next(one for one in work.launch.accesses if one.mode == mode)
+            before = access._replace(mode="read" if mode == "write" else "write")
+            found[number], found[~number] = stamps[number], Stamp(_HOST, len(works) + 1, clock)
+            works += [
+                search.Work(~number, _HOST, (before,)),
+                search.Work(number, (work.place or number, work.queue), (access,)),
+            ]
+    for pair in search.find(works, found, found):
+        if pair.second < 0 <= pair.first and (  # downloads without an order are a race themselves
+            mode == "read" or is_before(stamps[pair.first], stamps[~pair.second])
+        ):
+            yield pair.first
+
+
 def _unread(
     pending: Mapping[int, PlacedLaunch],
     described: Callable[[int, Mode], RacedOperation],
     words: Words,
 ) -> Iterator[Race]:
-    """Yield a possible race for each line with copies for which the host has not waited."""
+    """Yield a possible race for each line with copies for which the host has not waited in time."""
     count = Counter((work.place, work.queue) for work in pending.values())
     for number, work in pending.items():
         times = count.pop((work.place, work.queue), 0)
         if times:
-            target = next(one for one in work.launch.accesses if one.mode == "write")
-            reader = RacedOperation("the host", None, None, "read", None, 0)
-            copy = described(number, "write")
-            fix = words.missing_sync(work)
-            yield Race(target.array, copy, reader, certain=False, fix=fix, count=times)
+            mode: Mode = work.launch.pinned or "write"
+            memory = next(one for one in work.launch.accesses if one.mode == mode)
+            does: Mode = "read" if mode == "write" else "write"
+            host = RacedOperation("the host", None, None, does, None, 0)
+            copy, fix = described(number, mode), words.missing_sync(work, does)
+            yield Race(memory.array, copy, host, certain=False, fix=fix, count=times)

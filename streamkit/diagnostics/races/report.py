@@ -64,7 +64,7 @@ class RacedOperation:
     def __str__(self) -> str:
         does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != _FREES else "it is freed"
         if self.queue is None and self.node is None:
-            return f"{self.title} may read it, because it has not waited for that"
+            return f"{self.title} may {self.mode} it, because it has not waited for that"
         if self.queue is None:
             section = f", in the section {self.section!r}" if self.section else ""
             return f"{does} in node {self.node}{section}"

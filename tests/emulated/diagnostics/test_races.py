@@ -480,12 +480,51 @@ def test_a_copy_that_the_host_has_waited_for_is_no_finding(cupti, array, pinned,
     assert verdicts(report) == [False]
 
 
+@pytest.mark.parametrize("how", [*WAITS, "nothing"])
+@pytest.mark.parametrize("copy", ["cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"])
+def test_the_host_uses_memory_again_after_a_wait_for_its_copy(cupti, array, pinned, copy, how):
+    cupti.array, s, t = array, sk.new_stream("cuda", name="s"), sk.new_stream("cuda")
+    waits = WAITS | {"nothing": lambda cupti, s: cupti.record(s, EVENT)}
+    is_upload = copy == "cuMemcpyHtoDAsync"
+
+    def give(stream, start, size):
+        ends = pinned + start, address(array) + start
+        cupti.ask(copy, *(reversed(ends) if is_upload else ends), size, stream.handle)
+
+    with sk.races() as report:
+        give(s, 0, 32)
+        waits[how](cupti, s)
+        give(t if is_upload else s, 16, 16)  # the host has written it, or read it
+        give(s, 32, 32)  # no byte of the others
+        cupti.sync(s)
+    found = [race for race in report.races if race.second.name == "the host"]
+    assert len(found) == (how == "nothing")
+    does = "write" if is_upload else "read"
+    for race in found:
+        assert (race.array.nbytes, race.certain, race.second.mode) == (32, False, does)
+        assert f"the host may {does} it, because it has not waited for that" in str(race)
+        assert f"before the host {does}s it: " in race.fix
+
+
+def test_memory_that_the_host_only_hands_on_needs_no_wait(cupti, array, pinned):
+    s, ends = sk.new_stream("cuda"), (pinned, address(array))
+    copies = ("cuMemcpyDtoHAsync", *ends), ("cuMemcpyHtoDAsync", *reversed(ends))
+    found = []
+    for order in (copies, copies[::-1]):
+        with sk.races() as report:
+            for copy in order:
+                cupti.ask(*copy, 64, s.handle)
+            cupti.sync(s)
+        found += report.races
+    assert found == []
+
+
 def test_a_copy_to_pageable_memory_or_to_the_device_is_no_finding(cupti, array, pinned):
     s = sk.new_stream("cuda")
     with sk.races() as report:
         cupti.download(s, np.zeros(64, np.uint8).ctypes.data, array)
         cupti.upload(s, address(array), pinned)
-        cupti.ask("cuMemcpyAsync", address(array), pinned, 64, s.handle)
+        cupti.ask("cuMemcpyAsync", address(array), pinned + 16, 48, s.handle)
     assert report.races == ()
     with sk.races() as report:  # a copy whose call does not say what it is
         cupti.ask("cuMemcpyAsync", pinned, address(array), 64, s.handle)
