@@ -120,7 +120,7 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             f"for_seeds needs a function, and was given {messages.describe(program)}: pass the "
             "program itself, as in for_seeds(program), and not what it returns."
         )
-    had_work = []
+    schedulers = []
     kind = refusals.kind_of(program)
     if kind is not None:
         raise TypeError(
@@ -130,23 +130,14 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
         with scheduled(seed) as scheduler:
             program()
-        had_work.append(scheduler.had_work)
-    if not had_work:
+        schedulers.append(scheduler)
+    if not schedulers:
         raise ValueError(
             f"for_seeds was given no seed, {messages.describe(seeds)}, so that "
             f"{refusals.name_of(program)} did not run: give 1 or more."
         )
-    if not any(had_work):
-        raise no_work(refusals.name_of(program), "no seed can")
-
-
-def no_work(name: str, no_seed_can: str) -> ValueError:
-    """Return the error of a program that gave host streams nothing to reorder."""
-    return ValueError(
-        f"{name} gave host streams no work to reorder, so that {no_seed_can} "
-        "show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
-        "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
-    )
+    if not any(one.had_work for one in schedulers):
+        schedulers[0].assert_had_work(refusals.name_of(program))
 
 
 class _QueueState:
@@ -178,6 +169,15 @@ class _Scheduler(Engine):
         self._changed = threading.Condition(self._lock)
         self._stuck_since = math.inf
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
+
+    def assert_had_work(self, name: str) -> None:
+        """Refuse a program of this name that gave nothing to reorder."""
+        if not self.had_work:
+            raise ValueError(
+                f"{name} gave host streams no work to reorder, so that no seed can show a missing "
+                "wait: the body of 'with s:' runs in the thread that enters it, in the order of "
+                "that thread. Give the work by s.submit(fn, ...) to host streams."
+            )
 
     def put(self, queue: WorkQueue, item: Item) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
@@ -265,6 +266,11 @@ class PlacedLaunch(NamedTuple):
         """The name of the work in a report."""
         return operation(self.launch.name, self.launch.library)
 
+    @property
+    def pinned(self) -> search.Access:
+        """The use of pinned memory by an asynchronous copy."""
+        return next(one for one in self.launch.accesses if one.mode == self.launch.pinned)
+
 
 class Words:
     """Words queues, and missing calls with the names that the code of a line has for streams."""
@@ -380,10 +386,7 @@ def find(
         ),
     )
     end = Stamp(-1, math.inf, perhaps.host())
-    reused = {
-        *_reused(given, hosts, perhaps.stamps, "read"),
-        *_reused(given, hosts, perhaps.stamps, "write"),
-    }
+    reused = {*_reused(given, hosts, perhaps.stamps)}
     pending = {
         number: work
         for number, work in given.items()
@@ -401,30 +404,27 @@ def find(
 
 
 def _reused(
-    given: Mapping[int, PlacedLaunch],
-    hosts: Mapping[int, Clock],
-    stamps: Mapping[float, Stamp],
-    mode: Mode,
+    given: Mapping[int, PlacedLaunch], hosts: Mapping[int, Clock], stamps: Mapping[float, Stamp]
 ) -> Iterator[int]:
     """Yield the copies for which the host has not waited when a later one uses their memory.
 
     Between two uploads the host writes the memory, if they are not to copy the same again, and
     between two downloads it reads it. ``hosts`` has what the host had learned at each copy.
     """
-    works, found = [], {}
-    for number, clock in hosts.items():
-        work = given[number]
-        if work.launch.pinned == mode:
-            access = next(one for one in work.launch.accesses if one.mode == mode)
-            before = access._replace(mode="read" if mode == "write" else "write")
-            found[number], found[~number] = stamps[number], Stamp(_HOST, len(works) + 1, clock)
-            works += [
-                search.Work(~number, _HOST, (before,)),
-                search.Work(number, (work.place or number, work.queue), (access,)),
-            ]
-    for pair in search.find(works, found, found):
-        if pair.second < 0 <= pair.first and (  # downloads without an order are a race themselves
-            mode == "read" or is_before(stamps[pair.first], stamps[~pair.second])
+    used: dict[Mode, list[search.Work]] = {"read": [], "write": []}
+    found: dict[float, Stamp] = {**stamps}
+    for place, (number, clock) in enumerate(hosts.items(), 1):
+        access = given[number].pinned
+        found[~number] = Stamp(_HOST, place, clock)
+        before = access._replace(mode="read" if access.mode == "write" else "write")
+        used[access.mode] += [
+            search.Work(~number, _HOST, (before,)),
+            search.Work(number, (given[number].place or number, given[number].queue), (access,)),
+        ]
+    for pair in chain.from_iterable(search.find(works, found, found) for works in used.values()):
+        # downloads without an order are a race themselves
+        if pair.second < 0 <= pair.first and (
+            pair.one.mode == "read" or is_before(found[pair.first], found[~pair.second])
         ):
             yield pair.first
 
@@ -439,9 +439,8 @@ def _unread(
     for number, work in pending.items():
         times = count.pop((work.place, work.queue), 0)
         if times:
-            mode: Mode = work.launch.pinned or "write"
-            memory = next(one for one in work.launch.accesses if one.mode == mode)
-            does: Mode = "read" if mode == "write" else "write"
+            memory = work.pinned
+            does: Mode = "read" if memory.mode == "write" else "write"
             host = RacedOperation("the host", None, None, does, None, 0)
-            copy, fix = described(number, mode), words.missing_sync(work, does)
+            copy, fix = described(number, memory.mode), words.missing_sync(work, does)
             yield Race(memory.array, copy, host, certain=False, fix=fix, count=times)

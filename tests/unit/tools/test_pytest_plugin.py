@@ -323,7 +323,9 @@ def test_seeds_that_have_nothing_to_reorder_are_refused(run, body, outcome):
         "--streamkit-seeds=2",
     )
     result.assert_outcomes(**{outcome: 2})
-    refused = "*ValueError: test_it[[]seed1] gave host streams no work to reorder, so that this *"
+    refused = (
+        "*ValueError: test_it[[]seed1] gave host streams no work to reorder, so that no seed *"
+    )
     (result.stdout.fnmatch_lines if outcome == "failed" else result.stdout.no_fnmatch_line)(
         [refused] if outcome == "failed" else refused
     )
