@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
@@ -409,8 +410,10 @@ def _reused(
     """Yield the copies for which the host has not waited when a later one uses their memory.
 
     Between two uploads the host writes the memory, if they are not to copy the same again, and
-    between two downloads it reads it. ``hosts`` has what the host had learned at each copy.
+    between two downloads it reads it, if no other work did so. ``hosts`` has what the host had
+    learned at each copy.
     """
+    numbers = [*given]
     used: dict[Mode, list[search.Work]] = {"read": [], "write": []}
     found: dict[float, Stamp] = {**stamps}
     for place, (number, clock) in enumerate(hosts.items(), 1):
@@ -422,11 +425,17 @@ def _reused(
             search.Work(number, (given[number].place or number, given[number].queue), (access,)),
         ]
     for pair in chain.from_iterable(search.find(works, found, found) for works in used.values()):
+        if pair.first < 0 or pair.second >= 0:
+            continue
+        first, second = pair.first, ~pair.second
         # downloads without an order are a race themselves
-        if pair.second < 0 <= pair.first and (
-            pair.one.mode == "read" or is_before(found[pair.first], found[~pair.second])
+        is_seen = pair.one.mode == "write" and not is_before(found[first], found[second])
+        between = numbers[bisect_right(numbers, first) : bisect_left(numbers, second)]
+        others = (access for number in between for access in given[number].launch.accesses)
+        if not is_seen and not any(
+            search.race_of(access, pair.one) is not None for access in others
         ):
-            yield pair.first
+            yield first
 
 
 def _unread(

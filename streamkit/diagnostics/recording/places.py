@@ -50,16 +50,6 @@ def users_around(frame: FrameType | None, within: CodeType | None = None) -> Fra
     return None
 
 
-def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the nearest frames of the user's around a function, the innermost first."""
-    for _ in range(_CALLERS):
-        if frame is None or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            return
-        frame = users_around(frame.f_back)
-        if frame is not None:
-            yield frame
-
-
 def line_of_user() -> tuple[CodeType, int] | None:
     """Return the line of the user's code that makes the present call, as callbacks note it."""
     frame = users_frame()
@@ -97,3 +87,13 @@ def variables(frame: FrameType | None) -> list[tuple[str, object]]:
         *((f"self.{name}", value) for name, value in attributes.items()),
         *reversed(here.items()),
     ]
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the nearest frames of the user's around a function, the innermost first."""
+    for _ in range(_CALLERS):
+        if frame is None or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return
+        frame = users_around(frame.f_back)
+        if frame is not None:
+            yield frame
