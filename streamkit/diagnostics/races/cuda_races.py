@@ -387,7 +387,7 @@ def find(
         ),
     )
     end = Stamp(-1, math.inf, perhaps.host())
-    reused = {*_reused(given, hosts, perhaps.stamps)}
+    reused = {*_reused(given, hosts, perhaps.stamps, surely.stamps)}
     pending = {
         number: work
         for number, work in given.items()
@@ -405,7 +405,10 @@ def find(
 
 
 def _reused(
-    given: Mapping[int, PlacedLaunch], hosts: Mapping[int, Clock], stamps: Mapping[float, Stamp]
+    given: Mapping[int, PlacedLaunch],
+    hosts: Mapping[int, Clock],
+    loosely: Mapping[float, Stamp],
+    strictly: Mapping[float, Stamp],
 ) -> Iterator[int]:
     """Yield the copies for which the host has not waited when a later one uses their memory.
 
@@ -415,7 +418,7 @@ def _reused(
     """
     numbers = [*given]
     used: dict[Mode, list[search.Work]] = {"read": [], "write": []}
-    found: dict[float, Stamp] = {**stamps}
+    found: dict[float, Stamp] = {**loosely}
     for place, (number, clock) in enumerate(hosts.items(), 1):
         access = given[number].pinned
         found[~number] = Stamp(_HOST, place, clock)
@@ -429,7 +432,7 @@ def _reused(
             continue
         first, second = pair.first, ~pair.second
         # downloads without an order are a race themselves
-        is_seen = pair.one.mode == "write" and not is_before(found[first], found[second])
+        is_seen = pair.one.mode == "write" and not is_before(strictly[first], strictly[second])
         between = numbers[bisect_right(numbers, first) : bisect_left(numbers, second)]
         others = (access for number in between for access in given[number].launch.accesses)
         if not is_seen and not any(
