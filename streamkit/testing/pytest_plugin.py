@@ -48,19 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="COUNT",
         help=f"run tests with streamkit_seed under this many seeds ({_SEEDS})",
     )
-    races = {"action": "store_const", "dest": "streamkit_races"}
-    group.addoption(
-        "--streamkit-races",
-        const="certain",
-        help="fail each test in which nothing orders two uses of the same memory",
-        **races,
-    )
-    group.addoption(  # a name of its own, because a value would take the path of a test
-        "--streamkit-races=possible",
-        const="possible",
-        help="fail each test with a possible race too",
-        **races,
-    )
+    for fails, text in (
+        ("certain", "fail each test in which nothing orders two uses of the same memory"),
+        ("possible", "fail each test with a possible race too"),
+    ):  # two names, because the path of a test could be taken for a value
+        name = "--streamkit-races" + "=possible" * (fails == "possible")
+        group.addoption(name, action="store_const", const=fails, dest="streamkit_races", help=text)
 
 
 def _at_least_one(text: str) -> int:
@@ -153,7 +146,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     calls = (one for one in reports if getattr(one, "when", "") == "call")
     told = chain.from_iterable(one.user_properties for one in calls)
     found = [value for name, value in told if name == "streamkit_races"]
-    names = list(dict.fromkeys(chain.from_iterable(one[2] for one in found)))
+    names = [*dict.fromkeys(chain.from_iterable(one[2] for one in found))]
     named = ", ".join([*names[:_NAMED], *["..."][: len(names) > _NAMED]])
     terminalreporter.write_line(
         f"--streamkit-races looked at {counted(len(found), 'test')}: "
