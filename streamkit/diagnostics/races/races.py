@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.report import Race
     from streamkit.diagnostics.races.search import Pair
+    from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols.watching import WatchedStep
 
 
@@ -294,24 +295,22 @@ class _Describer:
             where = "" if first.place is None else f" of line {first.place.line}"
             variables[1] = awaited = f"the future of 'then'{where}"
         elif None in variables and (caller := _caller(first, second)) is not None:
-            file, line, names = caller
-            where = "" if second.place and second.place.file == file else f" of {file}"
-            waiting, awaited = (names[number] for number in ids)
-            return missing_wait(
-                waiting, awaited, f"line {line}{where}, which calls it", are_code=True
-            )
+            place, names = caller
+            where = "" if second.place and second.place.file == place.file else f" of {place.file}"
+            before = f"line {place.line}{where}, which calls it"
+            return missing_wait(names[ids[0]], names[ids[1]], before, are_code=True)
         elif first.place == second.place is not None and first.call != second.call:
             before = f"the later call of {before}"
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
 
 
-def _caller(first: RecordedWork, second: RecordedWork) -> tuple[str, int, Mapping[int, str]] | None:
+def _caller(first: RecordedWork, second: RecordedWork) -> tuple[Place, Mapping[int, str]] | None:
     """Return the nearest call of the second that has names for both streams, and comes between."""
     lines = [first.place, *(place for place, _ in first.callers)]  # a loop's line gives both
     for place, names in second.callers:
         streams = {first.step.stream.id, second.step.stream.id}
         if place not in lines and place is not None and names.keys() >= streams:
-            return *place, names
+            return place, names
     return None
 
 

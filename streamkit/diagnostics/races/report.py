@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Mode, Pair
     from streamkit.diagnostics.recording.operations import AuditedQueue
 
+QueueT = TypeVar("QueueT", bound="Hashable")
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
 _FREES = "frees"
 FREE = "free"
@@ -300,13 +301,13 @@ def _counted(races: tuple[Race, ...]) -> str:
 
 
 def named_queues(
-    queues: Mapping[int, AuditedQueue], names: Iterable[Mapping[int, str]]
-) -> dict[int, AuditedQueue]:
+    queues: Mapping[QueueT, AuditedQueue], names: Iterable[Mapping[QueueT, str]]
+) -> dict[QueueT, AuditedQueue]:
     """Return queues as a report names them: without a name, by a variable that has no other.
 
     ``names`` are the variables of some lines, each by the key of its queue.
     """
-    keys: dict[str, set[int]] = {}
+    keys: dict[str, set[QueueT]] = {}
     for line in {id(one): one for one in names}.values():  # most lines share one object
         for key, name in line.items():
             keys.setdefault(name, set()).add(key)

@@ -187,6 +187,7 @@ reports.append(report)
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
     assert race.fix == "to run fill of line 3 first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
+    assert [race.first.queue.name, race.second.queue.name] == ["loader", "work"]  # as the fix has
     with pytest.raises(sk.RaceError, match="batch"):
         reports[0].assert_none()
 
