@@ -56,6 +56,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
     What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
     when the block ends counts as a possible race, because the host can read that memory too early.
+    So does a copy from or to it if the host has not waited when the same bytes are copied again.
 
     On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
     functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
