@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from itertools import chain
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
 _DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
-_HOST = 1 << 30  # the number of a chain that no queue has
 _GRAPHS, _FREES = object(), object()
 """Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
@@ -416,29 +413,23 @@ def _reused(
     between two downloads it reads it, if no other work did so. ``hosts`` has what the host had
     learned at each copy.
     """
-    numbers = [*given]
-    used: dict[Mode, list[search.Work]] = {"read": [], "write": []}
-    found: dict[float, Stamp] = {**loosely}
-    for place, (number, clock) in enumerate(hosts.items(), 1):
-        access = given[number].pinned
-        found[~number] = Stamp(_HOST, place, clock)
-        before = access._replace(mode="read" if access.mode == "write" else "write")
-        used[access.mode] += [
-            search.Work(~number, _HOST, (before,)),
-            search.Work(number, (given[number].place or number, given[number].queue), (access,)),
-        ]
-    for pair in chain.from_iterable(search.find(works, found, found) for works in used.values()):
-        if pair.first < 0 or pair.second >= 0:
-            continue
-        first, second = pair.first, ~pair.second
-        # downloads without an order are a race themselves
-        is_seen = pair.one.mode == "write" and not is_before(strictly[first], strictly[second])
-        between = numbers[bisect_right(numbers, first) : bisect_left(numbers, second)]
-        others = (access for number in between for access in given[number].launch.accesses)
-        if not is_seen and not any(
-            search.race_of(access, pair.one) is not None for access in others
-        ):
-            yield first
+    opened: defaultdict[Hashable, dict[int, search.Access]] = defaultdict(dict)
+    for number, work in given.items():
+        host = Stamp(-1, math.inf, hosts.get(number, NOTHING))
+        for access in work.launch.accesses:
+            before, is_copy = opened[access.allocation], access.mode == work.launch.pinned
+            for first, one in [*before.items()]:
+                is_again = is_copy and access.mode == one.mode
+                used = one._replace(mode="write") if is_again else one
+                if search.race_of(used, access) is None:
+                    continue
+                del before[first]
+                # downloads without an order are a race themselves
+                is_told = one.mode == "write" and not is_before(strictly[first], strictly[number])
+                if is_again and not is_told and not is_before(loosely[first], host):
+                    yield first
+            if is_copy:
+                before[number] = access
 
 
 def _unread(
