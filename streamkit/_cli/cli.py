@@ -135,7 +135,9 @@ def _races(options: argparse.Namespace) -> int:
     from streamkit.diagnostics.races.races import program_races
 
     status, report = _program(options, program_races)
-    return 3 if options.fail and report is not None and report.certain else status
+    if report is None or options.fail is None:
+        return status
+    return 3 if (report.races if options.fail == "possible" else report.certain) else status
 
 
 def _audit(options: argparse.Namespace) -> int:
@@ -275,6 +277,7 @@ class Command(NamedTuple):
     options: dict[str, dict[str, Any]]  # the arguments of ``add_argument``, by the option
 
 
+_KIND = {"action": "store_const", "dest": "fail"}
 _FLAG, _FILE = {"action": "store_true"}, {"type": Path, "metavar": "FILE"}
 JSON: dict[str, dict[str, Any]] = {
     "--json": {"dest": "as_json", "help": "Print the result as JSON.", **_FLAG},
@@ -317,7 +320,12 @@ PROGRAMS = {
     "races": Command(
         _races,
         "Run a program, and find the waits that are missing in it.",
-        {"--fail": {"help": "Exit with 3 if a race is certain.", **_FLAG}, **PROGRAM},
+        {
+            "--fail": {"help": "Exit with 3 if a race is certain.", "const": "certain", **_KIND},
+            # a name of its own, because a value would take the program
+            "--fail=possible": {"help": "If one is possible too.", "const": "possible", **_KIND},
+            **PROGRAM,
+        },
     ),
     "audit": Command(
         _audit,

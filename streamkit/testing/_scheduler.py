@@ -72,12 +72,12 @@ def adversarial(seed: int) -> Generator[None]:
     >>> sorted({first_of_two(seed) for seed in range(10)})
     ['one', 'two']
     """
-    with _scheduled(seed):
+    with scheduled(seed):
         yield
 
 
 @contextmanager
-def _scheduled(seed: int) -> Generator[_Scheduler]:
+def scheduled(seed: int) -> Generator[_Scheduler]:
     """Do what ``adversarial`` does; give the scheduler."""
     if any(isinstance(scope.stream, HostStream) for scope in open_scopes.stack.scopes):
         raise errors.ScopeError(
@@ -120,7 +120,7 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             f"for_seeds needs a function, and was given {messages.describe(program)}: pass the "
             "program itself, as in for_seeds(program), and not what it returns."
         )
-    had_work = []
+    schedulers = []
     kind = refusals.kind_of(program)
     if kind is not None:
         raise TypeError(
@@ -128,20 +128,15 @@ def for_seeds(program: Callable[[], object], seeds: int | Iterable[int] = 100) -
             "it runs nothing. Give a function that runs the program, as by asyncio.run(main())."
         )
     for seed in range(seeds) if isinstance(seeds, int) else seeds:
-        with _scheduled(seed) as scheduler:
+        with scheduled(seed) as scheduler:
             program()
-        had_work.append(scheduler.had_work)
-    if not had_work:
+        schedulers.append(scheduler)
+    if not schedulers:
         raise ValueError(
             f"for_seeds was given no seed, {messages.describe(seeds)}, so that "
             f"{refusals.name_of(program)} did not run: give 1 or more."
         )
-    if not any(had_work):
-        raise ValueError(
-            f"{refusals.name_of(program)} gave host streams no work to reorder, so that no seed "
-            "can show a missing wait: the body of 'with s:' runs in the thread that enters it, in "
-            "the order of that thread. Give the work by s.submit(fn, ...) to host streams."
-        )
+    max(schedulers, key=lambda one: one.had_work).assert_had_work(refusals.name_of(program))
 
 
 class _QueueState:
@@ -173,6 +168,14 @@ class _Scheduler(Engine):
         self._changed = threading.Condition(self._lock)
         self._stuck_since = math.inf
         self._resting: set[int] = set()  # threads that found nothing to run since the last change
+
+    def assert_had_work(self, name: str) -> None:
+        if not self.had_work:
+            raise ValueError(
+                f"{name} gave host streams no work to reorder, so that no seed can show a missing "
+                "wait: the body of 'with s:' runs in the thread that enters it, in the order of "
+                "that thread. Give the work by s.submit(fn, ...) to host streams."
+            )
 
     def put(self, queue: WorkQueue, item: Item) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from argparse import ArgumentTypeError
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from streamkit.types import CudaStream, HostStream
 
 _report: pytest.StashKey[RaceReport] = pytest.StashKey()
+_scheduler: pytest.StashKey[Any] = pytest.StashKey()
+_NAMED = 8  # operations that the last line names
 _SEEDS = 10  # five pairs: the odd seed prefers the item that the even seed puts last
 
 
@@ -45,11 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="COUNT",
         help=f"run tests with streamkit_seed under this many seeds ({_SEEDS})",
     )
-    group.addoption(
-        "--streamkit-races",
-        action="store_true",
-        help="fail each test in which nothing orders two uses of the same memory",
-    )
+    for fails, text in (
+        ("certain", "fail each test in which nothing orders two uses of the same memory"),
+        ("possible", "fail each test with a possible race too"),
+    ):  # two names, because the path of a test could be taken for a value
+        name = "--streamkit-races" + "=possible" * (fails == "possible")
+        group.addoption(name, action="store_const", const=fails, dest="streamkit_races", help=text)
 
 
 def _at_least_one(text: str) -> int:
@@ -103,13 +107,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Run the test inside ``races``, with ``--streamkit-races`` and unless it is marked."""
     __tracebackhide__ = True
-    is_wanted = item.config.getoption("streamkit_races")
-    if not is_wanted or item.get_closest_marker("streamkit_no_races") is not None:
-        return (yield)
-    with streamkit.races() as report:
-        item.stash[_report] = report
+    wanted = item.config.getoption("streamkit_races")
+    if not wanted or item.get_closest_marker("streamkit_no_races") is not None:
         outcome = yield
-    report.assert_none()
+    else:
+        with streamkit.races() as report:
+            item.stash[_report] = report
+            outcome = yield
+        report.assert_none(possible=wanted == "possible")
+    if _scheduler in item.stash:
+        item.stash[_scheduler].assert_had_work(item.name)
     return outcome
 
 
@@ -117,11 +124,36 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Name the races of a test that fails for another reason, perhaps because of a race."""
     report = item.stash.get(_report, None) if call.when == "call" else None
-    if report is None or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+    if report is None:
         return
     with contextlib.suppress(Exception):  # the report was not made, or the error takes no notes
+        seen = report.coverage
+        found = len(report.possible), seen.total - seen.understood, seen.missed
+        item.user_properties.append(("streamkit_races", found))  # pytest-xdist hands them on
+        if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+            return
         if report.certain and str(report) not in str(call.excinfo.value):
             call.excinfo.value.add_note(f"--streamkit-races: {report}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what ``--streamkit-races`` leaves open, because a test that passes does not tell."""
+    if not terminalreporter.config.getoption("streamkit_races"):
+        return
+    from streamkit.diagnostics.pictures.timeline import counted
+
+    reports = chain.from_iterable(terminalreporter.stats.values())
+    calls = (one for one in reports if getattr(one, "when", "") == "call")
+    told = chain.from_iterable(one.user_properties for one in calls)
+    found = [value for name, value in told if name == "streamkit_races"]
+    names = [*dict.fromkeys(chain.from_iterable(one[2] for one in found))]
+    named = ", ".join([*names[:_NAMED], *["..."][: len(names) > _NAMED]])
+    terminalreporter.write_line(
+        f"--streamkit-races looked at {counted(len(found), 'test')}: "
+        f"{counted(sum(one[0] > 0 for one in found), 'test')} with possible races, "
+        f"{counted(sum(one[1] for one in found), 'operation')} not understood"
+        f"{named and ': '}{named}"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -163,9 +195,10 @@ def _followed(mark: pytest.Mark) -> str | None:
 @pytest.fixture
 def streamkit_seed(request: pytest.FixtureRequest) -> Generator[int]:
     """Run the test in ``streamkit.testing.adversarial(seed)``, once for each of ten seeds."""
-    from streamkit.testing import adversarial
+    from streamkit.testing._scheduler import scheduled
 
-    with adversarial(request.param):
+    with scheduled(request.param) as scheduler:
+        request.node.stash[_scheduler] = scheduler
         yield request.param
 
 

@@ -176,7 +176,7 @@ class Program:
         node = self._item(queue, context, thread, call)
         self._pinned.uses.append((node, line, "write", first, first + size))
         source.uses.append((node, line, "read", first, first + size))
-        self._downloads.append((node, line))
+        self._downloads.append((node, line, call, first, first + size))
 
     def _event(self):
         return self._random.randrange(5)
@@ -336,6 +336,20 @@ class Program:
         return found
 
     def unread(self):
-        """Return the lines of the copies to the host for which it has waited in no way."""
-        known = 0 if self._last_call is None else self._order.perhaps[self._last_call]
-        return {line for node, line in self._downloads if not known >> node & 1}
+        """Return the lines of the copies to the host for which it has waited in no way.
+
+        It must have waited at the end, and before the bytes are copied again, unless these two
+        copies race themselves.
+        """
+        order, last = self._order.perhaps, self._last_call
+        known = 0 if last is None else order[last]
+        found = {line for node, line, *_ in self._downloads if not known >> node & 1}
+        for place, (node, line, _, start, stop) in enumerate(self._downloads):
+            again = (
+                one for one in self._downloads[place + 1 :] if start < one[4] and one[3] < stop
+            )
+            for later, _, call, *_ in again:
+                if self._order.surely[later] >> node & 1 and not order[call] >> node & 1:
+                    found.add(line)
+                break
+        return found

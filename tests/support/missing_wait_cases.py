@@ -27,11 +27,15 @@ def _paths(folder: str, ending: str, names: str) -> tuple[str, ...]:
 
 _EXAMPLES = _paths("examples", "py", (
     "01_torch_cupy 02_order_two_streams 03_library_author 04_without_a_gpu 06_two_devices "
-    "07_thread_pool 17_missing_wait"
+    "07_thread_pool 17_missing_wait 18_prefetcher"
 ))  # fmt: skip
 _LISTS = "the functions use lists, and no arrays"
 _BODY = "the work is the body of a scope, which is not looked at"
 _BLOCK = "the code of the block itself uses the array, on one of the two sides"
+_PREFETCHER = {
+    "load.wait(train)": "without it the race is there already, on purpose",
+    "train.wait(load)": "the work that misses it is the caller's",
+}
 _ON_GPU = "it runs on a GPU alone"
 _NAMES = "a function that is not looked at, as the report says, uses arrays that it was not given"
 
@@ -50,6 +54,7 @@ HOST = Cases(
         "docs/guides/races.md": 2,
         "docs/guides/testing.md": 1,
         "examples/17_missing_wait.py": 1,
+        "examples/18_prefetcher.py": 1,
     },
     possible={"docs/guides/races.md": 1},  # the bodies of two scopes, on purpose
     not_found={
@@ -69,6 +74,7 @@ HOST = Cases(
         "examples/04_without_a_gpu.py": {"worker.wait(loaded)": _NAMES},
         "examples/06_two_devices.py": {"there.wait(here)": _NAMES},
         "examples/07_thread_pool.py": {"join.wait(s)": _BLOCK, "s.wait(join)": _BLOCK},
+        "examples/18_prefetcher.py": _PREFETCHER,
     },
 )  # fmt: skip
 
@@ -97,9 +103,11 @@ GPU = Cases(
         "docs/guides/races.md": 4,  # the batch is reported twice: for its fill, and its zeros
         "docs/guides/testing.md": 1,
         "examples/17_missing_wait.py": 1,
+        "examples/18_prefetcher.py": 1,
     },
     possible={"docs/guides/races.md": 1},  # as on the host
     not_found={
+        "examples/18_prefetcher.py": _PREFETCHER,
         "README.md": {"sk.use(s, ordered=True)": _SYNC},  # of the program without a GPU
         "docs/quickstart.md": {
             "sk.use(s, ordered=True)": _SYNC,

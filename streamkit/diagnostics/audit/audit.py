@@ -221,7 +221,10 @@ class AuditReport(Operations):
     # -- as data ------------------------------------------------------------------------------
 
     def as_data(self) -> dict[str, Any]:
-        """Return the report in JSON's types, the queues listed once."""
+        """Return the report in JSON's types, the queues listed once.
+
+        ``format`` is the number of this layout, which changes when a key changes its meaning.
+        """
         places = (queue for one in self.operations for queue in (one.queue, one.after))
         queues = dict.fromkeys(queue for queue in places if queue is not None)
         number: dict[AuditedQueue | None, int] = {one: place for place, one in enumerate(queues)}
@@ -230,30 +233,11 @@ class AuditReport(Operations):
             for one in self.operations
         ]
         return {
+            "format": 1,
             "queues": [asdict(queue) for queue in queues],
             "operations": operations,
             "unfinished": self.unfinished,
         }
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> AuditReport:
-        """Return the report whose ``as_data`` gave this.
-
-        Args:
-            data: The data of a report, also by way of JSON.
-        """
-        queue_of: dict[int | None, Any] = {}
-        for place, found in enumerate(data["queues"]):
-            queue_of[place] = AuditedQueue(**(found | {"key": tuple(found["key"])}))
-        report = cls()
-        report.complete(
-            (
-                Operation(**(one | {key: queue_of.get(one[key]) for key in ("queue", "after")}))
-                for one in data["operations"]
-            ),
-            unfinished=data["unfinished"],
-        )
-        return report
 
     def __str__(self) -> str:
         return timeline.text(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
@@ -264,6 +264,11 @@ class PlacedLaunch(NamedTuple):
         """The name of the work in a report."""
         return operation(self.launch.name, self.launch.library)
 
+    @property
+    def pinned(self) -> search.Access:
+        """The use of pinned memory by an asynchronous copy."""
+        return next(one for one in self.launch.accesses if one.mode == self.launch.pinned)
+
 
 class Words:
     """Words queues, and missing calls with the names that the code of a line has for streams."""
@@ -279,6 +284,8 @@ class Words:
     def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
         """Return the call that orders the second piece of work after the first."""
         waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
+        if first.place is not None and first.place == second.place:
+            before = f"the later call of {before}"
         return missing_wait(
             _stream(waiting) if waiting else self.queue_of(second.queue).name,
             awaited[0] if awaited else self.queue_of(first.queue).name,
@@ -286,13 +293,16 @@ class Words:
             are_code=None not in (waiting, awaited),
         )
 
-    def missing_sync(self, copy: PlacedLaunch) -> str:
-        """Return the call after which the host may read the target of a copy."""
+    def missing_sync(self, copy: PlacedLaunch, does: Mode) -> str:
+        """Return the call after which the host may read or write its memory of a copy."""
         found = self._variable(copy, copy.queue)
         sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
+        rest = "If the program waits after the block, let the block end after that wait"
+        if does == "write":
+            rest = "If it copies the same bytes again, there is no race"
         return (
-            f"before the host reads it: {sync}, or wait for an event recorded after the copy. If "
-            "the program waits after the block, let the block end after that wait"
+            f"before the host {does}s it: {sync}, or wait for an event recorded after the copy. "
+            f"{rest}"
         )
 
     def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> Variable | None:
@@ -312,7 +322,7 @@ class Found(NamedTuple):
 
     races: tuple[tuple[Race, Pair], ...] = ()
     unread: tuple[Race, ...] = ()
-    """Copies whose target the host may read too early, as it has not waited in the block."""
+    """Copies whose memory the host may read or write too early, as it has not waited for them."""
     works: tuple[tuple[str, bool], ...] = ()
     """The name of each piece of work, and whether all that it reads and writes is known."""
     unseen: tuple[str, ...] = ()
@@ -343,8 +353,11 @@ def find(
     surely, perhaps = (
         _CudaReader(known, may_hold_host, supposes=supposes) for supposes in (False, True)
     )
+    hosts: dict[int, Clock] = {}
     for step in program:
         surely.read(step)
+        if step.number in works and works[step.number].launch.pinned is not None:
+            hosts[int(step.number)] = perhaps.host()
         perhaps.read(step)
 
     def key(pair: Pair) -> Hashable:
@@ -371,10 +384,12 @@ def find(
         ),
     )
     end = Stamp(-1, math.inf, perhaps.host())
+    reused = {*_reused(given, hosts, perhaps.stamps, surely.stamps)}
     pending = {
         number: work
         for number, work in given.items()
-        if work.launch.is_download and not is_before(perhaps.stamps[number], end)
+        if number in reused
+        or (work.launch.pinned == "write" and not is_before(perhaps.stamps[number], end))
     }
     counted = [
         works[step.number] for step in program if step.number in works and step.kind != "free"
@@ -386,18 +401,49 @@ def find(
     )
 
 
+def _reused(
+    given: Mapping[int, PlacedLaunch],
+    hosts: Mapping[int, Clock],
+    loosely: Mapping[float, Stamp],
+    strictly: Mapping[float, Stamp],
+) -> Iterator[int]:
+    """Yield the copies for which the host has not waited when a later one uses their memory.
+
+    Between two uploads the host writes the memory, if they are not to copy the same again, and
+    between two downloads it reads it, if no other work did so. ``hosts`` has what the host had
+    learned at each copy.
+    """
+    opened: defaultdict[Hashable, dict[int, search.Access]] = defaultdict(dict)
+    for number, work in given.items():
+        host = Stamp(-1, math.inf, hosts.get(number, NOTHING))
+        for access in work.launch.accesses:
+            before, is_copy = opened[access.allocation], access.mode == work.launch.pinned
+            for first, one in [*before.items()]:
+                is_again = is_copy and access.mode == one.mode
+                used = one._replace(mode="write") if is_again else one
+                if search.race_of(used, access) is None:
+                    continue
+                del before[first]
+                # downloads without an order are a race themselves
+                is_told = one.mode == "write" and not is_before(strictly[first], strictly[number])
+                if is_again and not is_told and not is_before(loosely[first], host):
+                    yield first
+            if is_copy:
+                before[number] = access
+
+
 def _unread(
     pending: Mapping[int, PlacedLaunch],
     described: Callable[[int, Mode], RacedOperation],
     words: Words,
 ) -> Iterator[Race]:
-    """Yield a possible race for each line with copies for which the host has not waited."""
+    """Yield a possible race for each line with copies for which the host has not waited in time."""
     count = Counter((work.place, work.queue) for work in pending.values())
     for number, work in pending.items():
         times = count.pop((work.place, work.queue), 0)
         if times:
-            target = next(one for one in work.launch.accesses if one.mode == "write")
-            reader = RacedOperation("the host", None, None, "read", None, 0)
-            copy = described(number, "write")
-            fix = words.missing_sync(work)
-            yield Race(target.array, copy, reader, certain=False, fix=fix, count=times)
+            memory = work.pinned
+            does: Mode = "read" if memory.mode == "write" else "write"
+            host = RacedOperation("the host", None, None, does, None, 0)
+            copy, fix = described(number, memory.mode), words.missing_sync(work, does)
+            yield Race(memory.array, copy, host, certain=False, fix=fix, count=times)

@@ -11,12 +11,12 @@ from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
 from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, Words, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
-from streamkit.diagnostics.races.report import FREE
+from streamkit.diagnostics.races.report import FREE, named_queues
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, when_given
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
-from streamkit.diagnostics.recording.operations import Given, Operation, distinct_names
+from streamkit.diagnostics.recording.operations import Given, Operation
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, has_lines
 from streamkit.errors import StreamKitError
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from streamkit.diagnostics.races.cuda_races import Variable
-    from streamkit.diagnostics.recording.driver_recorder import DriverQueues
     from streamkit.diagnostics.recording.operations import AuditedQueue
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
@@ -117,11 +116,10 @@ class CudaRaceRecorder:
             launch = reader.read(step)
             if launch is not None and step.queue is not None and step.queue.handle not in private:
                 works[step.number] = PlacedLaunch(launch, step.fact.place, step.queue)
-        others = distinct_names({queues.named(step.queue) for step in program if step.queue})
-
-        def queue_of(queue: CudaQueue) -> AuditedQueue:
-            name = queues.named(queue)
-            return others.get(name, name)
+        met = {step.queue: queues.named(step.queue) for step in program if step.queue}
+        lines = self._variables.values()
+        names = ({one: line[one.handle][0] for one in met if one.handle in line} for line in lines)
+        queue_of = named_queues(met, names).__getitem__
 
         found = find(program, works, Words(self._variables, queue_of), queues.of)
         unseen = [
@@ -133,16 +131,18 @@ class CudaRaceRecorder:
             unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
-        operations = (*given_to_cuda(program, queues.named), *_frees(program, queues))
+        operations = (*given_to_cuda(program, queue_of), *_frees(program, queue_of))
         return found._replace(operations=operations, unseen=tuple(unseen))
 
 
-def _frees(program: Iterable[CudaStep], queues: DriverQueues) -> Iterator[Given]:
+def _frees(
+    program: Iterable[CudaStep], queue_of: Callable[[CudaQueue], AuditedQueue]
+) -> Iterator[Given]:
     """Yield the frees of memory, because an audit does not show them."""
     for step in program:
         if step.kind == "free" and step.queue is not None:
             when = when_given(step)
-            yield Given(Operation("function", FREE, queues.named(step.queue)), when, when)
+            yield Given(Operation("function", FREE, queue_of(step.queue)), when, when)
 
 
 def _stream_handle(value: object) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
+from streamkit._support.frames import local_variables
 from streamkit.diagnostics.races import calls
 from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
 from streamkit.diagnostics.recording import places
@@ -42,6 +43,10 @@ class RecordedWork(NamedTuple):
     """Whether the work only waits for a future."""
     streams: Mapping[int, str]
     """The names that the code of its place has for host streams, by their ids."""
+    call: int = -1
+    """Tells apart the calls of one line."""
+    callers: tuple[tuple[Place | None, Mapping[int, str]], ...] = ()
+    """The lines that called the code of its place, the nearest first, with their names."""
 
 
 class RaceRecorder(HostRecorder):
@@ -93,15 +98,18 @@ class RaceRecorder(HostRecorder):
     def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
-        streams = self._streams_among(variables)
+        streams, callers = self._streams_among(variables), self._callers(frame)
+        call = -1 if frame is None else frame.f_lasti
         if step.call is None:
             is_future = step.kind == "function"
             if frame is not None and not is_future and self._is_plain(frame):
                 self._plain.add(step.order)
-            return RecordedWork(
-                step, place, (), isinstance(step.mark, trace.Step), is_future, streams
-            )
-        work = RecordedWork(step, place, (), is_known=False, is_future=False, streams=streams)
+            is_known = isinstance(step.mark, trace.Step)
+            return RecordedWork(step, place, (), is_known, is_future, streams, call, callers)
+        work = RecordedWork(
+            step, place, (), is_known=False, is_future=False, streams=streams, call=call,
+            callers=callers,
+        )  # fmt: skip
         try:
             self._thread.is_reading = True
             return self._with_uses(
@@ -136,6 +144,13 @@ class RaceRecorder(HostRecorder):
         """Return the names of host streams by their ids; one object for all that are alike."""
         found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         return self._streams.setdefault(tuple(found.items()), found)
+
+    def _callers(
+        self, frame: FrameType | None
+    ) -> tuple[tuple[Place | None, Mapping[int, str]], ...]:
+        """Return the lines around a frame, each with its own names of host streams."""
+        around = ((one, reversed(local_variables(one).items())) for one in places.callers(frame))
+        return tuple((places.place_of(one), self._streams_among(names)) for one, names in around)
 
     def _is_plain(self, frame: FrameType) -> bool:
         """Whether all arrays that the code of a frame names are watched."""

@@ -48,8 +48,8 @@ class Launch(NamedTuple):
     """The accesses, without allocations, which the caller adds if it knows them."""
     is_known: bool
     """Whether all accesses are known."""
-    is_download: bool = False
-    """Whether this is a copy to pinned memory of the host whose call returns before its end."""
+    pinned: Literal["read", "write"] | None = None
+    """The use of pinned memory of the host by a copy whose call returns before its end."""
     may_hold_host: bool = False
     """Whether the call may return only when the work is done."""
 
@@ -284,10 +284,12 @@ class WorkReader:
             if end not in pageable
         ]
         source, target = (self._lives.at(end.address) for end in ends)
-        is_download = target is not None and target.is_host and ends[0] not in pageable
-        is_download = is_download and not (source is not None and source.is_host)
+        of_host = [end is not None and end.is_host for end in (source, target)]
+        pinned = None
+        if has_stream and not pageable and sum(of_host) == 1:
+            pinned = ends[of_host.index(True)].mode
         return self._launches.transfer("copy", uses)._replace(
-            is_download=is_download and has_stream,
+            pinned=pinned,
             may_hold_host=bool(pageable) or not has_stream,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from streamkit._cuda import loader
@@ -22,6 +23,7 @@ from streamkit.diagnostics.races.report import (
     RaceReport,
     coverage_of,
     missing_wait,
+    named_queues,
     races_among,
 )
 from streamkit.diagnostics.recording.host_recorder import host_queue, library_of
@@ -31,7 +33,6 @@ from streamkit.diagnostics.recording.operations import (
     Operation,
     Operations,
     Order,
-    distinct_names,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.report import Race
     from streamkit.diagnostics.races.search import Pair
+    from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols.watching import WatchedStep
 
 
@@ -54,6 +56,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     of a kernel does not tell what it does with an array, a race on that array counts as possible.
     What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
     when the block ends counts as a possible race, because the host can read that memory too early.
+    So does a copy from or to it if the host has not waited when the same bytes are copied again.
 
     On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
     functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
@@ -123,6 +126,7 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         operation=describer.operation,
         missing_call=describer.missing_call,
         more=lambda strictly: _among_bodies(recorder, strictly),
+        in_turn=describer.in_turn,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
     counted = [
@@ -234,13 +238,27 @@ class _Describer:
     def __init__(self, recorder: RaceRecorder) -> None:
         self._given = recorder.given
         streams = {step.stream for step in recorder.steps}
-        queues = {host_queue(stream) for stream in streams if isinstance(stream, HostStream)}
-        names = distinct_names(queues)
-        self._queues = {queue.id: names.get(queue, queue) for queue in queues}
+        self._queues = named_queues(
+            {one.id: host_queue(one) for one in streams if isinstance(one, HostStream)},
+            chain.from_iterable(
+                (*(names for _, names in one.callers), one.streams)  # where the streams were made
+                for one in recorder.given.values()
+            ),
+        )
 
     def key(self, pair: Pair) -> Hashable:
         lines = self._given[pair.first].place, self._given[pair.second].place
         return lines, pair.one.allocation or pair.one.array
+
+    def in_turn(self, pair: Pair) -> Pair:
+        """Return a pair in the order in which a function ran the one and gave the other."""
+        first, inner = self._given[pair.first].step, self._given[pair.second].step
+        while inner.giver is not None and inner.giver is not first.giver:
+            inner = inner.giver
+        is_late = first.kind == "operator" and inner.order < first.order
+        if inner.giver is None or not is_late:
+            return pair
+        return search.Pair(pair.second, pair.first, pair.other, pair.one, pair.is_certain)
 
     def queue(self, step: WatchedStep) -> AuditedQueue | None:
         """Return the queue of a step as the report names it."""
@@ -263,8 +281,9 @@ class _Describer:
 
     def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]
-        variables = [second.streams.get(given.step.stream.id) for given in (second, first)]
-        streams = (host_queue(given.step.stream).name for given in (second, first))
+        ids = [given.step.stream.id for given in (second, first)]
+        variables = [second.streams.get(number) for number in ids]
+        streams = (self._queues[number].name for number in ids)
         waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
         if _gives(first.step, second.step):
             whole = second.step.giver if second.step.kind == "operator" else None
@@ -276,7 +295,24 @@ class _Describer:
         if first.step.kind == "then":
             where = "" if first.place is None else f" of line {first.place.line}"
             variables[1] = awaited = f"the future of 'then'{where}"
+        elif None in variables and (caller := _caller(first, second)) is not None:
+            place, names = caller
+            where = "" if second.place and second.place.file == place.file else f" of {place.file}"
+            before = f"line {place.line}{where}, which calls it"
+            return missing_wait(names[ids[0]], names[ids[1]], before, are_code=True)
+        elif first.place == second.place is not None and first.call != second.call:
+            before = f"the later call of {before}"
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
+
+
+def _caller(first: RecordedWork, second: RecordedWork) -> tuple[Place, Mapping[int, str]] | None:
+    """Return the nearest call of the second that has names for both streams, and comes between."""
+    lines = [first.place, *(place for place, _ in first.callers)]  # a loop's line gives both
+    for place, names in second.callers:
+        streams = {first.step.stream.id, second.step.stream.id}
+        if place not in lines and place is not None and names.keys() >= streams:
+            return place, names
+    return None
 
 
 def _gives(one: WatchedStep, other: WatchedStep) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import html
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._support.messages import in_one_line
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
 from streamkit.diagnostics.races import search
+from streamkit.diagnostics.recording.operations import distinct_names
 from streamkit.errors import RaceError, ScopeError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Mode, Pair
     from streamkit.diagnostics.recording.operations import AuditedQueue
 
+QueueT = TypeVar("QueueT", bound="Hashable")
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
 _FREES = "frees"
 FREE = "free"
@@ -63,7 +65,7 @@ class RacedOperation:
     def __str__(self) -> str:
         does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != _FREES else "it is freed"
         if self.queue is None and self.node is None:
-            return f"{self.title} may read it, because it has not waited for that"
+            return f"{self.title} may {self.mode} it, because it has not waited for that"
         if self.queue is None:
             section = f", in the section {self.section!r}" if self.section else ""
             return f"{does} in node {self.node}{section}"
@@ -243,8 +245,12 @@ class RaceReport:
             )
 
     def as_data(self) -> dict[str, Any]:
-        """Return the report in JSON's types."""
+        """Return the report in JSON's types.
+
+        ``format`` is the number of this layout, which changes when a key changes its meaning.
+        """
         return {
+            "format": 1,
             "races": [asdict(race) for race in self.races],
             "coverage": asdict(self.coverage),
         }
@@ -294,6 +300,26 @@ def _counted(races: tuple[Race, ...]) -> str:
 # -- from pairs of work to a report ---------------------------------------------------------------
 
 
+def named_queues(
+    queues: Mapping[QueueT, AuditedQueue], names: Iterable[Mapping[QueueT, str]]
+) -> dict[QueueT, AuditedQueue]:
+    """Return queues as a report names them: without a name, by a variable that has no other.
+
+    ``names`` are the variables of some lines, each by the key of its queue.
+    """
+    keys: dict[str, set[QueueT]] = {}
+    for line in {id(one): one for one in names}.values():  # most lines share one object
+        for key, name in line.items():
+            keys.setdefault(name, set()).add(key)
+    called = {key: name for name, (key, *others) in reversed(keys.items()) if not others}
+    found = dict(queues)
+    for key in called.keys() & queues.keys():
+        if queues[key].name.endswith(f"stream id={queues[key].id}"):
+            found[key] = replace(queues[key], name=called[key])
+    distinct = distinct_names({*found.values()})
+    return {key: distinct.get(queue, queue) for key, queue in found.items()}
+
+
 def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
     works: Iterable[search.Work],
     stamps: Callable[[bool], Mapping[Any, Stamp]],
@@ -302,6 +328,7 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
     operation: Callable[[int, Mode], RacedOperation],
     missing_call: Callable[[int, int, str], str],
     more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
+    in_turn: Callable[[Pair], Pair] = lambda pair: pair,
 ) -> list[tuple[Race, Pair]]:
     """Return the races among pieces of work, each with the pair that it is described by.
 
@@ -314,10 +341,11 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
         missing_call: Words the call that orders the second of two numbers after the first, given
             the place before which the call belongs.
         more: Finds other pairs that race, given the places of all work.
+        in_turn: Puts the two of a pair into the order in which the fix has to run them.
     """
     strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
     found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
-    for pair in chain(search.find(works, strictly, loosely), more(strictly)):
+    for pair in map(in_turn, chain(search.find(works, strictly, loosely), more(strictly))):
         found[key(pair)].add(pair)
     races = []
     for alike in found.values():

@@ -11,9 +11,11 @@ from streamkit._support.frames import local_variables
 from streamkit._support.messages import in_one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
 _OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
+_CALLERS = 3  # frames around a line in which a name is looked for
 _is_users: dict[object, bool] = {}
 """Whether a module is the user's. A cache, because each launch asks for each frame."""
 
@@ -91,3 +93,13 @@ def variables(frame: FrameType | None) -> list[tuple[str, object]]:
         *((f"self.{name}", value) for name, value in attributes.items()),
         *reversed(here.items()),
     ]
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the nearest frames of the user's around a function, the innermost first."""
+    for _ in range(_CALLERS):
+        if frame is None or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            return
+        frame = users_around(frame.f_back)
+        if frame is not None:
+            yield frame

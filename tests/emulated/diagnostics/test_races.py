@@ -188,6 +188,7 @@ reports.append(report)
     assert str(race.array) == "batch (float32, shape (100,), 400 bytes)"
     assert race.fix == "to run fill of line 3 first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
+    assert [race.first.queue.name, race.second.queue.name] == ["loader", "work"]  # as the fix has
     with pytest.raises(sk.RaceError, match="batch"):
         reports[0].assert_none()
 
@@ -468,17 +469,43 @@ WAITS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", WAITS)
-def test_a_copy_that_the_host_has_waited_for_is_no_finding(cupti, array, pinned, how):
-    cupti.array, s = array, sk.new_stream("cuda")
+@pytest.mark.parametrize("how", [*WAITS, "nothing"])
+@pytest.mark.parametrize("copy", ["cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"])
+def test_the_host_uses_memory_again_after_a_wait_for_its_copy(cupti, array, pinned, copy, how):
+    cupti.array, s, t = array, sk.new_stream("cuda", name="s"), sk.new_stream("cuda")
+    waits = WAITS | {"nothing": lambda cupti, s: cupti.record(s, EVENT)}
+    is_upload = copy == "cuMemcpyHtoDAsync"
+
+    def give(stream, start, size):
+        ends = pinned + start, address(array) + start
+        cupti.ask(copy, *(reversed(ends) if is_upload else ends), size, stream.handle)
+
     with sk.races() as report:
-        cupti.download(s, pinned, array)
-        WAITS[how](cupti, s)
-    assert report.races == ()
-    with sk.races() as report:
-        WAITS[how](cupti, s)
-        cupti.download(s, pinned, array)
-    assert verdicts(report) == [False]
+        give(s, 0, 32)
+        waits[how](cupti, s)
+        give(t if is_upload else s, 16, 16)  # the host has written it, or read it
+        give(s, 32, 32)  # no byte of the others
+        waits[how if how != "nothing" else "sync"](cupti, s)
+    found = [race for race in report.races if race.second.name == "the host"]
+    assert len(found) == (how == "nothing")
+    does = "write" if is_upload else "read"
+    for race in found:
+        assert (race.array.nbytes, race.certain, race.second.mode) == (32, False, does)
+        assert f"the host may {does} it, because it has not waited for that" in str(race)
+        assert f"before the host {does}s it: " in race.fix
+
+
+def test_memory_that_the_host_only_hands_on_needs_no_wait(cupti, array, pinned):
+    s, ends = sk.new_stream("cuda"), (pinned, address(array))
+    copies = ("cuMemcpyDtoHAsync", *ends), ("cuMemcpyHtoDAsync", *reversed(ends))
+    found = []
+    for order in (copies * 2, copies[::-1] * 2):
+        with sk.races() as report:
+            for copy in order:
+                cupti.ask(*copy, 64, s.handle)
+            cupti.sync(s)
+        found += report.races
+    assert found == []
 
 
 def test_a_copy_to_pageable_memory_or_to_the_device_is_no_finding(cupti, array, pinned):
@@ -486,7 +513,7 @@ def test_a_copy_to_pageable_memory_or_to_the_device_is_no_finding(cupti, array, 
     with sk.races() as report:
         cupti.download(s, np.zeros(64, np.uint8).ctypes.data, array)
         cupti.upload(s, address(array), pinned)
-        cupti.ask("cuMemcpyAsync", address(array), pinned, 64, s.handle)
+        cupti.ask("cuMemcpyAsync", address(array), pinned + 16, 48, s.handle)
     assert report.races == ()
     with sk.races() as report:  # a copy whose call does not say what it is
         cupti.ask("cuMemcpyAsync", pinned, address(array), 64, s.handle)

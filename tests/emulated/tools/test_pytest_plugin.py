@@ -33,6 +33,7 @@ def test_a_marked_test_runs_and_the_stream_is_on_the_device_unless_there_are_see
 
         def test_three(streamkit_stream, streamkit_seed):
             assert isinstance(streamkit_stream, streamkit.types.HostStream)
+            streamkit_stream.submit(int)  # else the seeds have nothing to reorder
         """)
     result = pytester.runpytest_inprocess(
         "-p", "streamkit.testing.pytest_plugin", "--streamkit-seeds=2", "--strict-markers"

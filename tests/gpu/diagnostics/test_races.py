@@ -489,6 +489,36 @@ def test_a_copy_to_the_host_that_it_has_not_waited_for_is_a_finding(libraries, w
     assert found(WAITS[wait]).races == (), report
 
 
+STAGING_WAITS = {
+    "nothing": lambda _: None,
+    "event": lambda s: s.to("torch").record_event().synchronize(),
+    "sync": lambda s: s.sync(),
+}
+
+
+@pytest.mark.parametrize("wait", STAGING_WAITS)
+def test_pinned_memory_is_filled_again_after_a_wait_for_its_upload(libraries, wait):
+    """As of the staging buffers of inference servers: vllm issues 25279, 31841 and 36942."""
+    torch = libraries.torch
+    s, staging = sk.new_stream(name="work"), torch.zeros(COUNT, pin_memory=True)
+    batches = [torch.zeros(COUNT, device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    with sk.races() as report, sk.use(s, libraries=["torch"]):
+        torch.cuda._sleep(200_000_000)  # holds the copies
+        for number, batch in enumerate(batches, 1):
+            staging.fill_(number)
+            batch.copy_(staging, non_blocking=True)
+            STAGING_WAITS[wait](s)
+    s.sync()
+    is_right = wait != "nothing"
+    assert [int(batch[0]) for batch in batches] == ([1, 2, 3] if is_right else [3, 3, 3])
+    told = [
+        (race.array.name, race.first.queue.name, race.second.mode, race.count)
+        for race in report.races
+    ]
+    assert told == ([] if is_right else [("staging", "work", "write", 2)]), report
+
+
 def test_a_copy_that_the_host_reads_at_once_is_named(libraries):
     """As of pytorch/pytorch issue 86264: torch makes the memory of this copy itself, pinned."""
     x = libraries.x

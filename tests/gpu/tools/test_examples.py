@@ -10,7 +10,7 @@ from support.programs import run_python
 
 need("torch", "cupy", "warp")
 
-ON_THE_HOST = {"04_without_a_gpu.py", "17_missing_wait.py"}
+ON_THE_HOST = {"04_without_a_gpu.py", "17_missing_wait.py", "18_prefetcher.py"}
 
 
 @pytest.mark.parametrize("path", examples(with_engine=False), ids=lambda path: path.name)

@@ -40,6 +40,25 @@ def lines(report):
     return [(race.first.name, race.second.name, race.certain) for race in report.races]
 
 
+def test_what_a_function_does_after_it_gave_work_waits_for_that(a, b, x, y):
+    def outer(is_right=False):
+        x.add_(1)
+        b.submit(y.copy_, x)
+        if is_right:
+            a.wait(b)
+        x.add_(1)
+
+    with sk.races() as report:
+        a.submit(outer)
+    (race,) = report.races
+    assert (race.first.name, race.second.name) == ("copy_", "add_")
+    assert race.fix.endswith(f" first, add a.wait(b) before line {race.second.line}")
+    assert race.second.line == race.first.line + 3
+    with sk.races() as report:
+        a.submit(outer, is_right=True)
+    report.assert_none(possible=True)
+
+
 # -- in scopes ------------------------------------------------------------------------------------
 
 

@@ -245,18 +245,13 @@ def test_a_race_tells_array_operations_places_and_its_fix(stream, other):
     assert str(array) == "data (float32, shape (2, 3), 24 bytes)"
 
 
-def test_two_of_one_name_are_told_apart_by_their_lines_or_their_streams(stream, other, x):
+def test_two_of_one_name_are_told_apart_by_their_lines(stream, other, x):
     with sk.races() as report:
         stream.submit(write, x)
         other.submit(write, x)
     (race,) = report.races
     assert race.fix.startswith(f"to run write of line {race.first.line} first, add other.wait(")
     assert ": s and other both write it\n" in str(race)
-    with sk.races() as report:
-        for one in (stream, other):
-            one.submit(write, x)
-    (race,) = report.races
-    assert race.fix.startswith("to run write on s first, add ")
 
 
 def test_a_report_is_data(stream, other, x):
@@ -265,6 +260,7 @@ def test_a_report_is_data(stream, other, x):
         other.submit(read, x)
     data = json.loads(json.dumps(report.as_data()))
     (race,) = data["races"]
+    assert data["format"] == 1
     assert race["fix"] == report.races[0].fix
     assert (race["certain"], race["count"]) == (True, 1)
     assert (race["array"]["name"], race["first"]["mode"], race["second"]["mode"]) == (
@@ -291,6 +287,52 @@ def test_the_names_are_those_of_the_caller_or_those_given(stream, other):
     with sk.races({"weights": step.x}) as report:
         step.run()
     assert report.races[0].array.name == "part of weights"
+
+
+FIXES = {  # the line of the race, the end of its fix, and the line with the fix
+    "on one line": (
+        "a.submit(write, x); b.submit(write, x)",
+        "add b.wait(a) before the later call of line 6",
+        "a.submit(write, x); b.wait(a); b.submit(write, x)",
+    ),
+    "in a loop": (
+        "for s in (a, b): s.submit(write, x)",
+        "add b.wait(a) before line 6",
+        "for s in (a, b): b.wait(a); s.submit(write, x)",
+    ),
+    "in functions": (
+        "put(a)\n  put(b)",
+        "add b.wait(a) before line 7, which calls it",
+        "put(a)\n  b.wait(a)\n  put(b)",
+    ),
+    "in a loop over functions": (
+        "for s in (a, b): put(s)",
+        "let s wait for a before line 3",
+        "for s in (a, b): s.wait(a); put(s)",
+    ),
+}
+PROGRAM = """
+def put(s):
+  s.submit(write, x)
+def main():
+  a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
+  {}
+main()
+"""
+
+
+@pytest.mark.parametrize(("wrong", "fix", "right"), FIXES.values(), ids=FIXES)
+def test_the_fix_names_the_place_where_it_mends(x, wrong, fix, right):
+    def run(line):
+        code = compile(PROGRAM.format(line), "program.py", "exec")
+        with sk.races() as report:
+            exec(code, {"__name__": "program", "sk": sk, "write": write, "x": x})  # noqa: S102 - it is the test's
+        return report
+
+    (race,) = run(wrong).certain
+    assert race.fix == f"to run write on a first, {fix}"
+    assert [race.first.queue.name, race.second.queue.name] == ["a", "b"]  # and not s, which is both
+    run(right).assert_none(possible=True)
 
 
 def test_what_has_no_name_is_told_by_its_kind_and_its_stream():

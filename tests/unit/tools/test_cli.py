@@ -278,7 +278,7 @@ def test_each_option_and_command_has_help_of_one_line(command):
     lines = [line for line in listed.splitlines() if line.startswith("  ")]
     assert len(lines) >= (2 if command else 5)
     for line in lines:
-        assert re.match(r" {2,4}(-h, )?[\w-]+( FILE)? +[A-Z][^<>]*\.$", line), line
+        assert re.match(r" {2,4}(-h, )?[\w=-]+( FILE)? +[A-Z][^<>]*\.$", line), line
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,20 @@ def test_a_block_of_the_first_pages_can_be_pasted_line_by_line(path):
     assert [lines.index("") for lines in own] == [len(lines) - 1 for lines in own] != []
 
 
+def test_the_tests_of_a_library_that_follows_are_skipped_without_a_gpu(tmp_path):
+    page = ROOT / "docs" / "guides" / "library.md"
+    (block,) = (one for one in blocks(page.read_text()) if "import yours" in one.code)
+    assert len([line for line in block.code.splitlines() if line]) <= 10
+    (tmp_path / "yours.py").write_text("scale = normalise = len\n")
+    (tmp_path / "test_streams.py").write_text(block.code)
+    plugin = "-p", "streamkit.testing.pytest_plugin", "-p", "no:cacheprovider"
+    settings = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = run_python("-m", "pytest", *plugin, "-rs", "--strict-markers", tmp_path, **settings)
+    assert done.returncode == 0, done.stdout
+    assert "needs a CUDA device, and this machine has none" in done.stdout
+    assert "2 skipped" in done.stdout
+
+
 def test_the_guides_program_with_worker_processes(tmp_path):
     """The page is no module that a spawned worker could import: the block is a file here."""
     (block,) = (one for one in BLOCKS["docs/guides/asyncio.md"] if "multiprocessing" in one.code)

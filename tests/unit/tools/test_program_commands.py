@@ -279,12 +279,15 @@ def test_a_certain_race_is_status_3_if_that_is_asked_for(folder, end):
     assert "no race found in what was understood." in done.stderr
 
 
-def test_a_possible_race_is_no_reason_to_fail(folder):
+@pytest.mark.parametrize(("option", "status"), [("--fail", 0), ("--fail=possible", 3)])
+def test_a_possible_race_is_a_reason_to_fail_if_that_is_asked_for(folder, option, status):
     unknown = RACE.replace("np.copyto, x, 7", "lambda z: z.fill(7), x")
     write(folder, unknown)
-    done = under("races", "--fail", "program.py")
-    assert done.returncode == 0
+    done = under("races", option, "program.py")
+    assert done.returncode == status
     assert "1 possible race found." in done.stderr
+    write(folder, RACE)
+    assert under("races", option, "program.py").returncode == 3
 
 
 def test_a_hook_that_fails_costs_no_report(folder):

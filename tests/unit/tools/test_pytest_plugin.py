@@ -130,11 +130,6 @@ def test_a_missing_wait_fails_under_some_of_the_seeds(run):
     result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
 
 
-def test_with_the_wait_every_seed_passes(run):
-    result = run(MISSING_WAIT.format(wait="other.wait(stream)"), "--streamkit-seeds", "50")
-    result.assert_outcomes(passed=50)
-
-
 def test_a_seed_can_be_repeated(run):
     result = run(MISSING_WAIT.format(wait="pass"), "--streamkit-seed=0", "--streamkit-seed=1")
     result.assert_outcomes(failed=1, passed=1)
@@ -143,8 +138,8 @@ def test_a_seed_can_be_repeated(run):
 
 def test_the_stream_of_a_test_with_seeds_is_the_hosts_on_a_gpu_machine_too(run, monkeypatch):
     monkeypatch.setattr(driver, "is_present", lambda: pytest.fail("CUDA was asked for"))
-    result = run(MISSING_WAIT.format(wait="other.wait(stream)"))
-    result.assert_outcomes(passed=10)
+    result = run(MISSING_WAIT.format(wait="other.wait(stream)"), "--streamkit-seeds", "50")
+    result.assert_outcomes(passed=50)  # because of the wait
 
 
 def test_work_that_is_left_at_the_end_runs_in_the_order_of_the_seed(run):
@@ -195,7 +190,7 @@ def test_a_missing_wait_fails_without_seeds_where_races_are_looked_for(run):
     result.stdout.fnmatch_lines(
         [
             "*RaceError: nothing orders work on the same memory: 1 race found.",
-            "*race on x (float64, shape (3,), 24 bytes): * reads it while * writes it",
+            "*race on x (float64, shape (3,), 24 bytes): b reads it while a writes it",
             "*to run NumPy's copyto of line 8 first, add b.wait(a) before line 11",
             "*KeyError: 'its own'",
         ]
@@ -250,7 +245,71 @@ def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
 
 
 def test_races_are_looked_for_only_if_asked(run):
-    run(RACES, "--streamkit-seeds=2").assert_outcomes(passed=5, failed=1, skipped=1)
+    result = run(RACES, "--streamkit-seeds=2")
+    result.assert_outcomes(passed=5, failed=1, skipped=1)
+    result.stdout.no_fnmatch_line("*--streamkit-races*")
+
+
+OPEN = """
+    import numpy as np
+    import pytest
+    import streamkit as sk
+
+    def race():
+        a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
+        a.submit(lambda x: x.fill(7), x)
+        b.submit(np.add, x, 1, x)
+
+    @pytest.mark.parametrize("number", range(2))
+    def test_possible(number): race()
+
+    def test_fails():
+        race()
+        raise KeyError("its own")
+
+    def test_of_python_alone(): pass
+
+    def test_skipped(): pytest.skip()
+
+    @pytest.mark.streamkit_no_races
+    def test_on_purpose(): race()
+    """
+
+
+@pytest.mark.parametrize("xdist", [(), ("-p", "xdist", "-n1")])
+def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run, xdist):
+    if xdist:
+        pytest.importorskip("xdist")
+    result = run(OPEN, "--streamkit-races", *xdist)
+    result.assert_outcomes(passed=4, failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["*at 5 tests: 3 tests with possible races, 3 operations not understood: race.<*>.<lambda>"]
+    )
+
+
+def test_possible_races_fail_if_asked(run):
+    result = run(OPEN, "--streamkit-races=possible", "test_possible_races_fail_if_asked.py")
+    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    result.stdout.fnmatch_lines(["*RaceError: *: 1 possible race found.", "*KeyError: 'its own'"])
+    assert run(OPEN, "--streamkit-races=certain").ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [("s.submit(len, 'ab')", "passed"), ("with s: pass", "failed"), ("pytest.skip()", "skipped")],
+)
+def test_seeds_that_have_nothing_to_reorder_are_refused(run, body, outcome):
+    test = f"""
+        import pytest
+
+        def test_it(streamkit_seed, streamkit_stream):
+            s = streamkit_stream
+            {body}
+        """
+    result = run(test, "--streamkit-seeds=2")
+    result.assert_outcomes(**{outcome: 2})
+    told = "ValueError: test_it[seed1] gave host streams no work to reorder" in result.stdout.str()
+    assert told is (outcome == "failed")
 
 
 # -- the markers that need a device -----------------------------------------------------------
