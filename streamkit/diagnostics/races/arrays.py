@@ -273,14 +273,14 @@ def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
     if numpy is None or isinstance(
-        value, (type, numpy.generic)
+        value, (type, bytes, numpy.generic)
     ):  # nothing else uses the memory of a scalar
         return None
     if isinstance(value, numpy.ndarray):
         return value
+    with contextlib.suppress(Exception):  # it is no buffer, as most objects
+        return numpy.asarray(memoryview(value))
     with contextlib.suppress(Exception):  # the memory is on a GPU, or is not lent
-        if not isinstance(value, bytes) and hasattr(value, "__buffer__"):
-            return numpy.asarray(memoryview(value))
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None

@@ -28,7 +28,7 @@ _SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisat
 class HostRecorder:
     """Records what all threads give to host streams, from ``start`` to ``stop``."""
 
-    shown: ClassVar[dict[str, Kind]] = {kind: kind for kind in _SHOWN} | {"future": "wait"}
+    shown: ClassVar[dict[str, Kind]] = {**{kind: kind for kind in _SHOWN}, "future": "wait"}
     """The kinds of steps that are operations of a report, with the kinds of these."""
 
     def __init__(self, calls: Callable[[], int] = int) -> None:
