@@ -324,7 +324,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         what = Submitted(other, frame, "the wait for ")
         of_then = getattr(other, "step", None)  # of a future of ``then``
         is_inline = self._is_inline()
-        step = trace.note(self, "function", other, of_then, is_inline=is_inline)
+        step = trace.note(self, "future", other, of_then, is_inline=is_inline)
         if not is_inline:
             self._work.put(kind(what, self, step, call))
             return

@@ -667,6 +667,8 @@ class ArrayUse(NamedTuple):
     """``"write"`` if the array is only written. An operator that reads it too has two uses."""
     is_sure: bool
     """Whether all of the array is surely used."""
+    memory: tuple[Any, ...] | None = None
+    """``storage_of`` and ``array_layout`` in one, where they are at hand (see ``races``)."""
 
 
 GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis

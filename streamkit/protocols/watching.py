@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Kind = Literal[
-    "function", "then", "scope", "operator", "record", "point", "wait", "synchronisation", "query"
-]
+    "function", "then", "scope", "operator", "record", "point", "wait", "future", "query",
+    "synchronisation",
+]  # fmt: skip
 
 
 class WatchedStep(Protocol):

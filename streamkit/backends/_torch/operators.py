@@ -6,9 +6,10 @@ their shape, nor whether all elements are used, so such operators are listed her
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -19,11 +20,11 @@ from streamkit._support.locks import new_lock
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     Tell = Callable[[str, Sequence[ArrayUse], bool], None]
 
-_NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^resize_|^set_|^_unsafe_view$")
+_NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^set_|^_unsafe_view$")
 """Operators that use no element of a tensor unless they write the tensor."""
 _ONLY_WRITE = {
     "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
@@ -32,14 +33,14 @@ _ONLY_WRITE = {
 """Operators that write a tensor in place without reading it."""
 _WHOLE = {
     "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
-    "argmax", "argmin", "argsort", "bmm", "cat", "clone", "convolution", "cumprod", "cumsum", "dot",
-    "linalg_vector_norm", "linear", "logsumexp", "max", "mean", "min", "mm", "mv",
-    "native_layer_norm", "prod", "sort", "stack", "std", "sum", "var", "var_mean",
+    "argsort", "bmm", "cat", "clone", "cumprod", "cumsum", "dot", "linalg_vector_norm", "linear",
+    "logsumexp", "mean", "mm", "mv", "native_layer_norm", "prod", "sort", "stack", "std", "sum",
+    "var", "var_mean",
     *(name[:-1] for name in _ONLY_WRITE),
 }  # fmt: skip
 """Operators that use every element of each tensor, as the pointwise ones do."""
-_PART = {"masked_fill", "masked_scatter", "where"}
-"""Pointwise operators, of which the elements of one tensor select those of another."""
+_PART = {"float_power", "masked_fill", "masked_scatter", "pow", "where"}
+"""Pointwise operators that leave elements out, because of another tensor or of an exponent."""
 _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 """Operators that use every element unless a factor is 0."""
 
@@ -112,21 +113,22 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
         kwargs = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             return self._of_functions(func, args, kwargs)
-        name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - as torch's own modes do
+        name, is_view, *_ = operator = _operator(func)
+        if is_view:
+            return func(*args, **kwargs)
+        before = _uses(operator, args, kwargs)[0] if name == "resize_" else []  # what it gives up
         found = func(*args, **kwargs)
-        if not (func.is_view or torch.Tag.inplace_view in func.tags):
-            every = [*_uses(func, name, args, kwargs), *_made(name, args, found)]
-            uses = [use for use in every if _storage(use.array) is not None]
-            if every:
-                is_known = len(uses) == len(every)
-                self._tell(name, uses, is_known and all(type(use.array) in _KINDS for use in uses))
+        uses, is_known = _uses(operator, args, kwargs, () if "empty" in name else found)
+        if uses or not is_known:
+            self._tell(name, before + uses, is_known)
         return found
 
     def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
         found = func(*args, **kwargs)
         tensors = _tensors([one for one in tree_leaves((args, kwargs)) if _is_tensor(one)])
-        uses = [ArrayUse(one, "unknown", is_sure=False) for one in tensors if _storage(one)]
+        uses = [ArrayUse(one, "unknown", is_sure=False, memory=_memory(one)) for one in tensors]
+        uses = [use for use in uses if use.memory is not None]
         self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
         return found
 
@@ -145,59 +147,90 @@ class _WatchingBesideCompiler(_Watching):
 _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
-def _uses(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[ArrayUse]:
-    arguments = func._schema.arguments  # noqa: SLF001 - as above
-    values = [*args, *(kwargs.get(argument.name) for argument in arguments[len(args) :])]
-    found = list(map(_tensors, values))
-    is_whole = _is_whole(func, name, kwargs) and all(
-        tensor.numel() for tensors in found for tensor in tensors
-    )
-    for argument, tensors in zip(arguments, found, strict=True):
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        if is_written:
-            is_read = not argument.is_out and name not in _ONLY_WRITE
-        else:
-            is_read = not _NO_ELEMENTS.search(name)
-        for tensor in tensors:
-            if is_read:
-                yield ArrayUse(tensor, "read", is_whole)
-            if is_written:
-                yield ArrayUse(tensor, "write", is_whole)
+class _Operator(NamedTuple):
+    """What the schema of an operator says."""
+
+    name: str
+    is_view: bool
+    arguments: list[tuple[int, str, tuple[Any, ...]]]
+    """The place and the name of each argument with tensors, and how these are used."""
+    is_whole: bool | None
+    """Whether every element surely is used; None: unless a factor is 0."""
+    is_known: bool
+    """Whether the schema tells all: some of ``c10d`` work in place and declare no write."""
+    training: int | None
+    """The place of the argument with which batch norm writes its running statistics."""
 
 
-def _made(name: str, args: tuple[Any, ...], found: Any) -> Iterator[ArrayUse]:
-    """Yield the tensors that an operator has made and written, but for those of its arguments."""
-    if "empty" not in name:
-        given = {_storage(tensor) for one in args for tensor in _tensors(one)}
-        for tensor in _tensors(list(found) if isinstance(found, tuple) else found):
-            if _storage(tensor) not in given:
-                yield ArrayUse(tensor, "write", is_sure=True)
-
-
-def _storage(tensor: Any) -> int | None:
-    """Return the identity of a tensor's memory, None if it has none that is its own."""
-    found = host_memory(tensor)
-    return None if found is None else found[0]._cdata  # noqa: SLF001 - it has no public name
-
-
-def _is_whole(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator surely uses every element of its tensors."""
+@functools.cache
+def _operator(func: Any) -> _Operator:
+    schema = func._schema  # noqa: SLF001 - as torch's own modes do
+    name, names = schema.name.rpartition("::")[2], [one.name for one in schema.arguments]
+    written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
+    is_known, arguments = any(written) or not name.endswith("_"), []
+    for place, one in enumerate(schema.arguments):
+        is_read = not (one.is_out or name in _ONLY_WRITE or name == "resize_")
+        is_read = is_read if written[place] else not _NO_ELEMENTS.search(name)
+        modes = ("read",) * is_read + ("write",) * written[place] if is_known else ("unknown",)
+        if "Tensor" in str(one.type):
+            arguments.append((place, one.name, modes))
     base = name.removeprefix("_foreach_").removesuffix("_")
-    if base in _SCALED:
-        return 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
-    return base not in _PART and (
-        base in _WHOLE or base != name.removesuffix("_") or torch.Tag.pointwise in func.tags
-    )
+    is_whole = base in _WHOLE or base != name.removesuffix("_") or torch.Tag.pointwise in func.tags
+    is_whole = is_known and base not in _PART and is_whole
+    is_view = func.is_view or (torch.Tag.inplace_view in func.tags and name != "resize_")
+    training = names.index("training") if {"training", "running_mean"} <= {*names} else None
+    whole = None if base in _SCALED else is_whole
+    return _Operator(name, is_view, arguments, whole, is_known, training)
+
+
+def _uses(
+    operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any = ()
+) -> tuple[list[ArrayUse], bool]:
+    """Return the uses of an operator's tensors, with what it has made, and whether that is all."""
+    _, _, arguments, is_whole, is_known, training = operator
+    if is_whole is None:
+        is_whole = 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
+    trains, found, memories = training is not None and args[training], [], []
+    for place, name, modes in arguments:
+        both = ("read", "write") if trains and name.startswith("running_") else modes
+        for tensor in _tensors(args[place] if place < len(args) else kwargs.get(name)):
+            memory = _memory(tensor)
+            memories.append(memory)
+            is_whole = is_whole and 0 not in memory[3]
+            found += [(tensor, mode, memory) for mode in both]
+    uses = [ArrayUse(tensor, mode, is_whole, memory) for tensor, mode, memory in found if memory[0]]
+    for tensor in _tensors(list(made) if type(made) is tuple else made):
+        memory = _memory(tensor)
+        if memory[0] and not any(memory[0] is one[0] for one in memories):
+            uses.append(ArrayUse(tensor, "write", True, memory))  # noqa: FBT003 - is_sure
+        memories.append(memory)
+    return uses, is_known and all(one[-1] for one in memories)
+
+
+def _memory(tensor: Any) -> tuple[Any, ...]:
+    """Return the owner and the layout of a tensor's memory, and whether these tell all.
+
+    A file can be mapped twice, and a tensor of another kind can run code. The owner is None if the
+    memory is not the tensor's own.
+    """
+    try:
+        storage, size, stride = tensor.untyped_storage(), tensor.size(), tensor.stride()
+        layout = tensor.data_ptr(), size, stride, tensor.element_size(), tensor.dtype
+    except RuntimeError:
+        return None, False, 0, (), (), False
+    if tensor.is_nested:
+        return None, False, 0, (), (), False
+    is_own = storage.resizable()
+    is_plain = type(tensor) in _KINDS and (is_own or storage.filename is None)
+    return storage, is_own, *layout, is_plain
 
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _tensors(value: Any) -> list[Any]:
+def _tensors(value: Any) -> Sequence[Any]:
     """Return the tensors of the host in an argument."""
     if _is_tensor(value):
-        return [value] if value.is_cpu else []
-    return [one for part in value for one in _tensors(part)] if isinstance(value, list) else []
+        return (value,) if value.is_cpu else ()
+    return [one for part in value for one in _tensors(part)] if type(value) is list else ()

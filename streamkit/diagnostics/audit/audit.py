@@ -42,11 +42,11 @@ def audit() -> Generator[AuditReport]:
     """Record every operation in the block, of any library and thread, with its real queue.
 
     On the GPU these are kernels, copies, fills, waits, and where the host waited; on host streams,
-    submitted functions and the bodies of scopes. CUPTI shows each call of the driver when it is
-    made to a recorder in C, so the report knows the order in which the queues were given their
-    work, and not when that ran. A CUDA graph is one operation of the queue that launches it. The
-    block's end does not wait for the GPU, a stream may capture meanwhile, and nothing is left
-    behind.
+    submitted functions and the bodies of scopes. The functions of ``then`` run on no queue, and are
+    left out. CUPTI shows each call of the driver when it is made to a recorder in C, so the report
+    knows the order in which the queues were given their work, and not when that ran. A CUDA graph
+    is one operation of the queue that launches it. The block's end does not wait for the GPU, a
+    stream may capture meanwhile, and nothing is left behind.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that

@@ -11,10 +11,11 @@ import types
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamkit._queues import registry
 from streamkit._support.extents import strided
+from streamkit._support.locks import new_lock
 from streamkit._support.messages import describe
 from streamkit.diagnostics.races.search import Access
 from streamkit.protocols import Diagnosis
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from streamkit.diagnostics.races.search import Mode
+    from streamkit.protocols import ArrayUse
 
+    ArrayMemory = tuple[Any, ...]  # as ``Memories.memory`` returns it
+    Named = tuple[str, weakref.ref[Any]]  # a name, and the object that it means
+
+_ALIKE = 4096  # accesses that are kept, as a loop makes them again
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 CONTAINERS = (tuple, list, set, frozenset, deque)
 NO_ARRAYS: set[type[Any]] = {
@@ -68,58 +74,91 @@ class RacedArray:
         return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 
 
-class _ArrayMemory(NamedTuple):
-    """The memory of an array of the host, and the owner of that memory."""
+class Owner:
+    """The object that all views of some memory share; the next owner at its address is another."""
 
-    address: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    itemsize: int
-    dtype: str
-    whole: Any
-    """The object that all views of the memory share."""
-    is_own: bool
-    """Whether this object lives as long as the memory."""
+    __slots__ = "is_own", "number", "ref", "user"
+
+    def __init__(self, whole: Any, number: int, *, is_own: bool) -> None:
+        self.ref = weakref.ref(whole)
+        self.number = number
+        self.is_own = is_own  # whether the object lives as long as the memory
+        self.user: object = self  # who alone has used the memory; None if several have
 
 
 class Memories:
     """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
     def __init__(self) -> None:
+        self._lock = new_lock()
         self._numbers = itertools.count(1)
-        self._owners: dict[int, tuple[weakref.ref[Any], int]] = {}  # by their ids
+        self._owners: dict[int, Owner] = {}  # by the ids of the objects
         self._alike: dict[tuple[Any, ...], Access | None] = {}
         self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
-    def access(self, use: tuple[Any, Mode, bool], names: Mapping[int, str]) -> Access | None:
+    def memory(self, use: ArrayUse, user: object = None) -> ArrayMemory:
+        """Return the memory of an array, which nothing keeps alive, and note who uses it.
+
+        It is the owner, the address, the shape, the strides in elements, or in bytes if the library
+        has not told them itself, the size and the type of an element, and whether that is so.
+        """
+        told = use.memory or self._layout(use.array)
+        whole = told[0]
+        owner = self._owners.get(id(whole))
+        if owner is None or owner.ref() is not whole:
+            with self._lock:
+                owner = self._owners.get(id(whole))
+                if owner is None or owner.ref() is not whole:
+                    owner = Owner(whole, next(self._numbers), is_own=told[1])
+                    self._owners[id(whole)] = owner
+        if owner.user is not user:
+            owner.user = user if owner.user is owner else None
+        return (owner, *told[2:7], use.memory is None)
+
+    def access(self, use: ArrayUse, names: Mapping[int, Named]) -> Access | None:
         """Return the access that a use of an array makes, None if the array has no memory.
 
         An access keeps nothing alive. Its allocation differs from those of all arrays that were
         freed before, and is None if the library does not own the memory. ``names`` are from
         ``names_of``.
         """
-        value, mode, is_sure = use
-        found = self._memory(value)
-        name = names.get(id(value))
-        if name is None and id(found.whole) in names:
-            name = f"part of {names[id(found.whole)]}"
-        number = self._number(found.whole) if found.is_own else None
-        alike = number, mode, is_sure, name, found[:5]
+        found, is_sure = self.memory(use), use.is_sure and not has_gaps(use.array)
+        name = self.name_of(use.array, found, names)
+        return self.made(found, use.mode, is_sure, name)
+
+    def made(
+        self,
+        memory: ArrayMemory,
+        mode: Mode,
+        is_sure: bool,  # noqa: FBT001 - a part of a key
+        name: str | None,
+    ) -> Access | None:
+        """Return the access to some memory."""
+        alike = memory, mode, is_sure, name
         try:
             return self._alike[alike]  # a loop makes the same ones again
         except KeyError:
-            access = _access(found, number, mode, name, is_sure=is_sure and not has_gaps(value))
+            access = _access(memory, mode, name, is_sure=is_sure)
+        if len(self._alike) > _ALIKE:
+            self._alike.clear()
         return self._alike.setdefault(alike, access)
 
-    def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, str]:
+    def name_of(self, value: Any, memory: ArrayMemory, names: Mapping[int, Named]) -> str | None:
+        """Return the name of an array, or of the owner of its memory."""
+        return _name(names, value) or _name(names, memory[0].ref(), "part of ")
+
+    def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, Named]:
         """Return the names of objects, and of the owners of arrays' memory, by their ids."""
-        names: dict[int, str] = {}
+        names: dict[int, Named] = {}
         for name, value in variables:
-            names[id(value)] = name
-            if self._adapters.get(type(value), self) is not None:  # the type is watched, or new
+            # the type is watched, or new
+            if self._adapters.get(type(value), self) is None:
+                adapter = None
+            else:
                 adapter = self.watching(value)
-                if adapter is not None:
-                    names[id(adapter.storage_of(value).whole)] = name
+            for one in (value,) if adapter is None else (value, adapter.storage_of(value).whole):
+                with contextlib.suppress(TypeError):  # no array, or one that cannot be named
+                    names[id(one)] = name, weakref.ref(one)
         return names
 
     def watching(self, value: Any) -> Any:
@@ -136,40 +175,40 @@ class Memories:
                 return adapter if is_here and adapter.storage_of(value) else None
         return None
 
-    def _memory(self, value: Any) -> _ArrayMemory:
+    def _layout(self, value: Any) -> tuple[Any, ...]:
         adapter = self.watching(value)
         if adapter is not None:
             address, shape, strides, _, itemsize, _ = adapter.array_layout(value)
-            storage, dtype = adapter.storage_of(value), _text(value.dtype).rpartition(".")[2]
-            own = storage.whole, storage.is_own
-            return _ArrayMemory(address, shape, strides, itemsize, dtype, *own)
-        array = _as_numpy(value)
-        address, whole = array.__array_interface__["data"][0], owner_of(array)
-        kind = array.itemsize, _text(array.dtype)
-        return _ArrayMemory(address, array.shape, array.strides, *kind, whole, whole.flags.owndata)
-
-    def _number(self, owner: Any) -> int:
-        found = self._owners.get(id(owner))
-        if found is None or found[0]() is not owner:
-            found = self._owners[id(owner)] = weakref.ref(owner), next(self._numbers)
-        return found[1]
+            storage = adapter.storage_of(value)
+            own, dtype = (storage.whole, storage.is_own), value.dtype
+        else:
+            array = _as_numpy(value)
+            address, whole = array.__array_interface__["data"][0], owner_of(array)
+            own, dtype = (whole, whole.flags.owndata), array.dtype
+            shape, strides, itemsize = array.shape, array.strides, array.itemsize
+        return *own, address, shape, strides, itemsize, dtype
 
 
-def _access(
-    found: _ArrayMemory, number: int | None, mode: Mode, name: str | None, *, is_sure: bool
-) -> Access | None:
-    extent = strided(found.address, found.shape, found.strides, found.itemsize)
+def _access(memory: ArrayMemory, mode: Mode, name: str | None, *, is_sure: bool) -> Access | None:
+    owner, address, shape, strides, itemsize, dtype, in_bytes = memory
+    strides = [stride if in_bytes else stride * itemsize for stride in strides]
+    extent = strided(address, shape, strides, itemsize)
     if extent is None:
         return None
-    size = math.prod(found.shape) * found.itemsize
-    array = RacedArray(name, found.dtype, found.shape, size)
-    return Access(number, extent, mode, is_sure, array)
+    array = RacedArray(name, _text(dtype), tuple(shape), math.prod(shape) * itemsize)
+    return Access(owner.number if owner.is_own else None, extent, mode, is_sure, array)
+
+
+def _name(names: Mapping[int, Named], value: object, what: str = "") -> str | None:
+    name, ref = names.get(id(value), ("", None))
+    return what + name if ref is not None and ref() is value else None
 
 
 @functools.lru_cache
 def _text(dtype: Any) -> str:
     """Return the name of a type of elements, cached because NumPy takes long to word it."""
-    return sys.intern(str(dtype))
+    text = str(dtype)
+    return sys.intern(text if hasattr(dtype, "fields") else text.rpartition(".")[2])
 
 
 def has_gaps(value: Any) -> bool:
@@ -207,6 +246,13 @@ def owner_of(array: Any) -> Any:
     return array
 
 
+def is_mapped(array: Any) -> bool:
+    """Whether an array lies in a mapping, which a second one can show at other addresses."""
+    base = owner_of(array).base
+    base = base.obj if isinstance(base, memoryview) else base
+    return type(base).__name__ == "mmap"
+
+
 def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the arrays of the host in a value, also in containers."""
     if isinstance(value, dict):
@@ -227,13 +273,13 @@ def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
     if numpy is None or isinstance(
-        value, (type, numpy.generic)
+        value, (type, bytes, numpy.generic)
     ):  # nothing else uses the memory of a scalar
         return None
     if isinstance(value, numpy.ndarray):
         return value
-    if isinstance(value, memoryview):
-        return numpy.asarray(value)
+    with contextlib.suppress(Exception):  # it is no buffer, as most objects
+        return numpy.asarray(memoryview(value))
     with contextlib.suppress(Exception):  # the memory is on a GPU, or is not lent
         if hasattr(value, "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST

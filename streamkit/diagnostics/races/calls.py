@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._queues import registry
 from streamkit._support.messages import describe
-from streamkit.diagnostics.races.arrays import CONTAINERS, among, watches
+from streamkit.diagnostics.races.arrays import CONTAINERS, among, is_mapped, watches
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
 _DEPTH = 4  # of containers in each other
-_ARRAY_LIBRARIES = {"numpy", *(row.root for row in registry.LIBRARIES)}
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...))
 
 
@@ -93,16 +93,9 @@ def is_operator(call: Any) -> bool:
     return (
         isinstance(fn, types.BuiltinFunctionType)
         and (_is_of_watched(fn.__module__) or _is_of_watched(type(fn.__self__).__module__))
-        and _is_passive((call.args, call.keywords))
-    )
-
-
-def names_no_others(named: Sequence[object], is_watched: Callable[[object], bool]) -> bool:
-    """Whether objects, and their attributes, are neither other arrays nor a library of others."""
-    return not any(
-        (isinstance(one, types.ModuleType) and _is_of_others(one.__name__))
-        or not all(map(is_watched, among(one)))
-        for one in (*named, *_inside_of(named))
+        and _is_passive(
+            (call.args, call.keywords), lambda value: _is_of_watched(type(value).__module__)
+        )
     )
 
 
@@ -113,23 +106,18 @@ def _inside_of(values: Iterable[object]) -> Iterator[object]:
             yield from getattr(one, "__dict__", {}).values()
 
 
-def _is_passive(value: object, depth: int = _DEPTH) -> bool:
-    """Whether an argument brings no code of the program's, and no arrays of another library."""
-    if isinstance(value, (*CONTAINERS, dict)):
-        inside = value.values() if isinstance(value, dict) else value
-        return depth > 0 and all(_is_passive(one, depth - 1) for one in inside)
-    return isinstance(value, _PLAIN) or _is_of_watched(type(value).__module__)
+def _is_passive(value: object, is_own: Callable[[Any], bool], depth: int = _DEPTH) -> bool:
+    """Whether an argument brings no code of the program's, and no memory but of ``is_own``."""
+    if type(value) in (*CONTAINERS, dict):
+        inside: Any = value.values() if isinstance(value, dict) else value
+        return depth > 0 and all(_is_passive(one, is_own, depth - 1) for one in inside)
+    return isinstance(value, _PLAIN) or is_own(value)
 
 
 def _is_of_watched(module: str | None) -> bool:
     """Whether a module belongs to a library that tells of its operators."""
     load = registry.loaded().get(_root(module))
     return load is not None and watches(load())
-
-
-def _is_of_others(module: str) -> bool:
-    """Whether a module belongs to a library of arrays that does not tell of its operators."""
-    return _root(module) in _ARRAY_LIBRARIES and not _is_of_watched(module)
 
 
 def _root(module: str | None) -> str:
@@ -196,15 +184,16 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
     """Return how a call of NumPy uses arrays; None for a function that is not listed here."""
     numpy: Any = sys.modules.get("numpy")
     fn, args, named = call.func, call.args, call.keywords
-    if numpy is None or not _is_plain(numpy, (*args, *named.values())):
+    owner: Any = getattr(fn, "__self__", None)
+    if numpy is None or not _is_passive((args, named), functools.partial(_is_of_numpy, numpy)):
         return None
-    owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
+    name = getattr(fn, "__name__", "")
     found: list[ArrayUse] | None = None
     if isinstance(fn, numpy.ufunc):
         found = [*_of_ufunc(args[: fn.nin], args[fn.nin :], named)]
     elif isinstance(owner, numpy.ufunc):
         found = _of_ufunc_method(getattr(owner, "__name__", ""), name, args, named)
-    elif type(owner) is numpy.ndarray:
+    elif type(owner) is numpy.ndarray and not owner.dtype.hasobject and not is_mapped(owner):
         found = _of_function(name, (owner, *args), named, is_method=True)
     elif getattr(numpy, name, None) is fn:
         found = _of_function(name, args, named, is_method=False)
@@ -213,14 +202,12 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
     return found
 
 
-def _is_plain(numpy: Any, values: tuple[Any, ...]) -> bool:
-    """Whether no argument overrides NumPy's functions, or holds other arrays."""
-    return all(
-        (type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject)
-        or not (hasattr(value, "__array_ufunc__") or hasattr(value, "__array_function__"))
-        or isinstance(value, numpy.generic)
-        for value in values
-    )
+def _is_of_numpy(numpy: Any, value: Any) -> bool:
+    """Whether NumPy converts nothing, and knows whose memory it uses."""
+    is_array = type(value) in (numpy.ndarray, numpy.memmap)
+    if is_array:
+        return not (value.dtype.hasobject or is_mapped(value))
+    return isinstance(value, (numpy.generic, numpy.dtype, type))
 
 
 def _is_everywhere(name: str, args: tuple[object, ...], named: Mapping[str, object]) -> bool:

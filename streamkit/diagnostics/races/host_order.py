@@ -1,10 +1,11 @@
 """Host streams: the order of their work, by the steps that they reported.
 
-A function that a stream runs is no point but a span. Work that the function gives to others comes
-after the part before it, and work that the function waits for comes before the part after the wait.
-So the steps make points, with edges between them, and each point has a clock. The body of a scope
-is a span too: its work belongs to the stream of the scope. Other work comes after the body if it
-waits for the stream, and not because the thread that ran the body goes on.
+An order counts only if a GPU has it too. There a function that is given to a stream, and the body
+of a scope, run at once, and only what they launch is queued. So both are spans of their stream, in
+which a wait holds what follows on that stream. What they give to other streams comes after what
+their giver knew and after the waits of the host, and not because a thread has come so far. The
+operators of a thread outside of all scopes are work of the host, which what it gives later follows.
+The steps make points, with edges between them, and each point has a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import trace
 from streamkit._streams.host_stream import HostStream
-from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, joined, reaching
+from streamkit.diagnostics.races.order import (
+    EVERYTHING,
+    NOTHING,
+    READS_A_NUMBER,
+    Stamp,
+    joined,
+    reaching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -37,13 +45,14 @@ def stamps(
     Without ``threads_talk`` a wait of the host orders only what its own thread gives later, and the
     whole of a function counts. With it, StreamKit supposes that threads told each other everything:
     what one thread learned, all know, and a function that StreamKit does not know has told all
-    threads that it ran. Any part of a function counts then, because it may have used the memory
-    before it gave work to another stream, or after it waited for a stream. Work that is unordered
-    even so surely has no order.
+    threads that it ran. What a function gives comes after the part before, as on host streams. Any
+    part of a function counts then, because it may have used the memory before it gave work to
+    another stream, or after it waited for a stream. An operator that reads a number has waited for
+    its stream, as on a GPU. Work that is unordered even so surely has no order.
     """
     reader = _Reader(given, threads_talk=threads_talk)
     in_order = sorted(steps, key=attrgetter("order"))
-    spans = (step for step in in_order if step.end_order and _is_span(step, given))
+    spans = (step for step in in_order if step.end_order and _is_span(step))
     ends = deque(sorted(spans, key=attrgetter("end_order")))
     for step in in_order:
         while ends and ends[0].end_order < step.order:
@@ -54,10 +63,9 @@ def stamps(
     return reader.stamps()
 
 
-def _is_span(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
+def _is_span(step: WatchedStep) -> bool:
     """Whether a step is a scope, or a function that a thread inside a scope runs at once."""
-    is_function = step.kind == "function" and step.is_inline and not given[step.order].is_future
-    return step.kind == "scope" or is_function
+    return step.kind == "scope" or (step.kind == "function" and step.is_inline)
 
 
 class _Points:
@@ -69,17 +77,18 @@ class _Points:
         self._befores: list[tuple[int, ...]] = [(), ()]
         self._reached: dict[int, tuple[int, int]] = {}
         self._uses: list[int] = [1, 1]  # the number of points and of work that need the clock
+        self._added: dict[tuple[object, ...], int] = {}
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
-        found = befores
-        if len(befores) > 1 or befores == (self.START,):
-            found = tuple({one: None for one in befores if one != self.START})
+        found = tuple({one: None for one in befores if one != self.START})
         if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
             return found[0] if found else self.START
-        point = self.new(*found)
-        if reached is not None:
-            self._reached[point] = reached
+        point = self._added.get((found, reached))
+        if point is None:
+            point = self._added[found, reached] = self.new(*found)
+            if reached is not None:
+                self._reached[point] = reached
         return point
 
     def new(self, *befores: int) -> int:
@@ -157,11 +166,11 @@ class _Chain:
 class _Item:
     """A function or the body of a scope, which a queue runs from ``begin`` to ``end``."""
 
-    __slots__ = "_first", "_last", "begin", "end", "learned", "queue"
+    __slots__ = "_first", "_last", "begin", "end", "now", "queue"
 
     def __init__(self, queue: _Chain, begin: int, end: int) -> None:
         self.queue, self.begin, self.end = queue, begin, end
-        self.learned = begin  # the point to which a function has come
+        self.now = begin  # the point that what comes next inside comes after
         self._first = queue.items << _PARTS
         self._last = self._first
 
@@ -191,7 +200,7 @@ class _Host:
 
     __slots__ = "item", "key", "talks"
 
-    def __init__(self, key: object, item: _Item | None, *, talks: bool) -> None:
+    def __init__(self, key: Any, item: _Item | None, *, talks: bool) -> None:
         self.key, self.item = key, item
         self.talks = talks  # whether it may learn what other hosts have learned
 
@@ -231,17 +240,15 @@ class _Reader:
         self._end_waits(step.end_ns)
         item, first = self._spans.pop(step.order)
         host = self._host(step)
-        here = self._here(host)
         if step.kind == "scope":
-            self._points.put_after(item.end, here)
+            self._points.put_after(item.end, item.now)
             self._bodies.pop((host.key, step.stream), None)
             self._open[host.key].remove(item)
             if step.is_ordered:
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
             chain, place = first
-            point = self._points.add(here, item.begin)
-            self._placed[step.order] = _Placed(chain, place, point)
+            self._placed[step.order] = _Placed(chain, place, self._before(host, item))
         else:
             self._placed[step.order] = self._placed[step.order]._replace(place=item.next_part()[1])
 
@@ -249,8 +256,8 @@ class _Reader:
         """Return where each piece of work stands."""
         self._end_waits(math.inf)
         for order, item in self._functions.items():
-            if item.learned != item.begin:
-                self._points.put_after(item.end, item.learned)
+            if item.now != item.begin:
+                self._points.put_after(item.end, item.now)
             self._place(order, item)
         for one in self._placed.values():
             self._points.keep(one.point)
@@ -275,18 +282,24 @@ class _Reader:
         return host
 
     def _here(self, host: _Host) -> int:
-        """Return the point that a host has come to."""
+        """Return the point that a host has come to: what it gives comes after that."""
         learned = self._learned.get(None if host.talks else host.key, _Points.START)
-        if host.item is not None:
-            return self._points.add(host.item.learned, learned, reached=host.item.part)
-        return self._points.add(learned, self._told)
+        if host.item is None:
+            return self._points.add(learned, self._told)
+        if self._threads_talk or host.key.kind == "then":  # else a GPU's host is further
+            return self._points.add(host.item.now, learned, reached=host.item.part)
+        return learned
+
+    def _before(self, host: _Host, item: _Item) -> int:
+        """Return the point after which the next work inside an item comes."""
+        return self._points.add(self._here(host), item.now)
 
     def _learn(self, host: _Host, point: int) -> None:
         """Let a host come after a point, and all others that threads may have told."""
         for key in {host.key, None} if self._threads_talk else {host.key}:
             self._learned[key] = self._points.add(self._learned.get(key, _Points.START), point)
         if host.item is not None:
-            host.item.learned = self._here(host)
+            host.item.now = self._points.add(host.item.now, point)
 
     def _end_waits(self, now_ns: float) -> None:
         """Let hosts come after the points for which they have waited by now."""
@@ -339,19 +352,15 @@ class _Reader:
     def _inside_point(self, step: WatchedStep, host: _Host) -> int:
         """Return the present point of a stream that the host holds."""
         item = self._inside(step, host)
-        return self._points.add(self._here(host), item.begin, reached=item.part)
+        return self._points.add(self._before(host, item), reached=item.part)
 
     def _enter(self, step: WatchedStep, host: _Host) -> _Item:
-        """Let a host wait for a queue and hold it."""
-        queue = self._queue(step.stream)
-        if step.kind != "scope":
-            self._learn(host, self._end_of(queue))
-        elif step.start_ns:
-            heapq.heappush(self._waits, (step.start_ns, step.order, host, self._end_of(queue)))
+        """Let a host hold a queue."""
         befores = [self._here(host)]
         if step.is_ordered:
             befores.append(self._current(host))
-        item = self._bodies[host.key, step.stream] = self._give(queue, *befores)
+        item = self._give(self._queue(step.stream), *befores)
+        self._bodies[host.key, step.stream] = item
         self._open[host.key].append(item)
         return item
 
@@ -364,13 +373,13 @@ class _Reader:
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
             return self._ended.get(host.key, _Points.START)
-        return self._points.add(item.begin, reached=item.part)
+        return self._points.add(item.now, reached=item.part)
 
     def _follow(self, host: _Host, point: int) -> None:
         """Let the stream that is current come after an ordered scope."""
         if self._open[host.key]:
             item = self._open[host.key][-1]
-            item.begin = self._points.add(item.begin, point)
+            item.now = self._points.add(item.now, point)
         elif host.item is not None:
             self._learn(host, point)
         else:
@@ -381,19 +390,14 @@ class _Reader:
     # -- steps --------------------------------------------------------------------------------
 
     def _function(self, step: WatchedStep, host: _Host) -> None:
-        if self._given[step.order].is_future:
-            self._wait_for_future(step, host)
-        elif not step.is_inline:
-            item = self._give(self._queue(step.stream), self._here(host))
-            self._run_later(step, item)
+        if not step.is_inline:
+            here = self._learned[step] = self._here(host)
+            self._run_later(step, self._give(self._queue(step.stream), here))
         else:
             item = self._inside(step, host)
-            before = self._points.add(self._here(host), item.begin)
-            place = item.next_part()
-            self._spans[step.order] = item, place
+            before = self._before(host, item)
+            self._spans[step.order] = item, item.next_part()
             self._placed[step.order] = _Placed(*item.whole, before)  # until the function ends
-            if self._threads_talk:  # this thread knows that the function ran
-                self._learn(host, self._points.add(before, reached=place))
 
     def _then(self, step: WatchedStep, host: _Host) -> None:
         here, queue = self._here(host), self._queue((step.stream, "then"))
@@ -423,9 +427,17 @@ class _Reader:
         self._place(step.order, item)
 
     def _operator(self, step: WatchedStep, host: _Host) -> None:
+        if step.stream is None:
+            before = self._points.add(self._here(host), self._current(host))
+            item = self._give(self._queue((host.key, "own work")), before)
+            self._placed[step.order] = _Placed(*item.whole, before)
+            self._learn(host, self._points.add(reached=item.whole))
+            return
         item = self._inside(step, host)
-        before = self._points.add(self._here(host), item.begin)
+        before = self._before(host, item)
         self._placed[step.order] = _Placed(*item.next_part(), before)
+        if self._threads_talk and step.name in READS_A_NUMBER:
+            self._learn(host, self._points.add(before, reached=item.part))
 
     def _record(self, step: WatchedStep, host: _Host) -> None:
         if step.is_inline:
@@ -439,7 +451,7 @@ class _Reader:
     def _wait(self, step: WatchedStep, host: _Host) -> None:
         self._wait_for(step, host, self._marks.get(id(step.mark), _Points.START))
 
-    def _wait_for_future(self, step: WatchedStep, host: _Host) -> None:
+    def _future(self, step: WatchedStep, host: _Host) -> None:
         told = step.mark
         if isinstance(told, trace.Step):
             self._wait_for(step, host, self._end_of_then(told))
@@ -448,7 +460,8 @@ class _Reader:
 
     def _wait_for(self, step: WatchedStep, host: _Host, point: int) -> None:
         if step.is_inline:
-            self._learn(host, point)
+            item = self._inside(step, host)
+            item.now = self._points.add(item.now, point)
         else:
             self._put(self._queue(step.stream), self._here(host), point)
 
@@ -489,6 +502,7 @@ class _Reader:
         "record": _record,
         "point": _record,
         "wait": _wait,
+        "future": _future,
         "synchronisation": _synchronisation,
         "query": _query,
     }

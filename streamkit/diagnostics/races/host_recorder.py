@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import threading
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,6 +15,7 @@ from streamkit._streams.host_stream import HostStream
 from streamkit._support.frames import local_variables
 from streamkit.diagnostics.races import calls
 from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
+from streamkit.diagnostics.races.order import READS_A_NUMBER
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
 from streamkit.protocols import Diagnosis
@@ -21,14 +23,16 @@ from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from types import CodeType, FrameType
 
+    from streamkit.diagnostics.races.arrays import Named
     from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols import ArrayUse
     from streamkit.protocols.watching import WatchedStep
+
+LIMIT = 4096  # steps that are kept, whatever the host has waited for
 
 
 class RecordedWork(NamedTuple):
@@ -39,8 +43,6 @@ class RecordedWork(NamedTuple):
     accesses: tuple[Access, ...]
     is_known: bool
     """Whether all accesses of the work are known."""
-    is_future: bool
-    """Whether the work only waits for a future."""
     streams: Mapping[int, str]
     """The names that the code of its place has for host streams, by their ids."""
     call: int = -1
@@ -61,26 +63,29 @@ class RaceRecorder(HostRecorder):
         """By the order of their steps."""
         self._arrays = dict(arrays)
         self._memories = Memories()
-        # the work of functions once operators have told of it, by the orders of their steps
-        self._if_told: dict[int, RecordedWork] = {}
-        self._names: dict[int, dict[int, str]] = {}  # of arrays, by these orders
-        # the names that the code of a line has for its arrays, by their ids, and for its streams
-        self._lines: dict[Any, tuple[list[int], Place | None, Mapping[int, str], dict[int, str]]]
-        self._lines = {}
+        # of functions that operators tell, by the orders of their steps: the names of arrays
+        self._operators: dict[int, Mapping[int, Named]] = {}
+        # of operators at lines, on memory: the place, and the names of streams and of arrays
+        self._lines: dict[object, tuple[Place | None, Mapping[int, str], list[str | None]]] = {}
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
+        self._home = threading.get_ident()
+        self._watching = ExitStack()  # of the thread that began
         self._around = (self._watched,)  # one tuple for all steps
-        self._plain: set[int] = set()  # scopes whose code names watched arrays only
         self.seen: set[int] = set()
-        """The plain scopes in which operators ran, by their orders: operators tell all of these."""
-        self.open_before: list[HostStream] = []
-        """The streams of the scopes that this thread had entered before the recording."""
+        """The scopes in which operators ran, by their orders."""
+        self.counted: Counter[tuple[str, bool]] = Counter()
+        """The operators that are no part of an understood function, by names and ``is_known``."""
+        self.limit = LIMIT
+        """The number of steps from which on ``let_go`` is called when the host has waited."""
+        self.let_go: Callable[[], object] = int
 
-    def start(self) -> None:
-        """Begin the recording."""
-        scopes = (scope.stream for scope in open_scopes.stack.scopes)
-        self.open_before = [one for one in scopes if isinstance(one, HostStream)]
-        super().start()
+    def stop(self) -> None:
+        """End the recording."""
+        super().stop()
+        if threading.get_ident() == self._home:
+            self._watching.close()
+        self._keep()
 
     @property
     def steps(self) -> list[WatchedStep]:
@@ -89,11 +94,40 @@ class RaceRecorder(HostRecorder):
 
     def take(self, step: WatchedStep) -> None:
         """Note a step and its accesses, in the thread that gives it."""
-        super().take(step)
-        if step.kind in ("function", "then", "scope"):
+        self._keep()
+        if step.kind in ("function", "then", "scope", "future"):
             self.given[step.order] = self._read(step)
-            if not self.given[step.order].is_future:
+            if step.kind != "future":
                 step.around += self._around
+        super().take(step)
+        if len(self._steps) > self.limit:
+            if step.kind == "query":
+                self.let_go()
+            elif step.kind == "synchronisation":
+                step.around += (self._waited,)
+        if isinstance(step.stream, HostStream) and threading.get_ident() == self._home:
+            self._watch(self._watching)  # from here on, also outside of streams
+
+    @contextmanager
+    def _waited(self, _: WatchedStep) -> Generator[None]:
+        yield
+        self.let_go()
+
+    @contextmanager
+    def letting_go(self) -> Generator[tuple[list[WatchedStep], dict[int, RecordedWork]]]:
+        """Lend the steps so far and their work, of which ``drop`` forgets some."""
+        with self._lock:
+            steps = self._steps.copy()
+            works = ((step.order, self.given.get(step.order)) for step in steps)
+            yield steps, {order: one for order, one in works if one is not None}
+            self.limit = max(LIMIT, 2 * len(self._steps))
+
+    def drop(self, steps: Sequence[WatchedStep], given: Iterable[int]) -> None:
+        """Forget the first steps, and work by its orders."""
+        del self._steps[: len(steps)]
+        for order in given:
+            del self.given[order]
+            self.seen.discard(order)
 
     def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
@@ -101,44 +135,26 @@ class RaceRecorder(HostRecorder):
         streams, callers = self._streams_among(variables), self._callers(frame)
         call = -1 if frame is None else frame.f_lasti
         if step.call is None:
-            is_future = step.kind == "function"
-            if frame is not None and not is_future and self._is_plain(frame):
-                self._plain.add(step.order)
             is_known = isinstance(step.mark, trace.Step)
-            return RecordedWork(step, place, (), is_known, is_future, streams, call, callers)
+            return RecordedWork(step, place, (), is_known, streams, call, callers)
         work = RecordedWork(
-            step, place, (), is_known=False, is_future=False, streams=streams, call=call,
-            callers=callers,
-        )  # fmt: skip
+            step, place, (), is_known=False, streams=streams, call=call, callers=callers
+        )
         try:
             self._thread.is_reading = True
-            return self._with_uses(
-                work, self._memories.names_of((*variables, *self._arrays.items()))
-            )
+            names = self._memories.names_of((*variables, *self._arrays.items()))
+            uses, is_known = calls.uses(step.call)
+            if not is_known:  # what it does with watched arrays its operators tell
+                uses = [use for use in uses if self._memories.watching(use.array) is None]
+            if calls.is_operator(step.call):
+                self._operators[step.order] = names
+            found = (self._memories.access(use, names) for use in uses)
+            accesses = tuple(access for access in found if access is not None)
+            return work._replace(accesses=accesses, is_known=is_known)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             return work
         finally:
             self._thread.is_reading = False
-
-    def _with_uses(self, work: RecordedWork, names: dict[int, str]) -> RecordedWork:
-        """Return a function with its accesses, as far as they are known before it runs."""
-        step = work.step
-        uses, is_known = calls.uses(step.call)
-        work = work._replace(accesses=self._accesses(uses, names), is_known=is_known)
-        if not is_known:
-            others = [use for use in uses if not self._is_watched(use.array)]
-            is_operator = calls.is_operator(step.call)
-            self._if_told[step.order] = work._replace(
-                accesses=self._accesses(others, names), is_known=is_operator
-            )
-            if is_operator:  # it runs in a thread without these names
-                self._names[step.order] = names
-        return work
-
-    def _accesses(self, uses: Iterable[ArrayUse], names: Mapping[int, str]) -> tuple[Access, ...]:
-        with self._lock:
-            found = (self._memories.access(use, names) for use in uses)
-            return tuple(access for access in found if access is not None)
 
     def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
         """Return the names of host streams by their ids; one object for all that are alike."""
@@ -152,93 +168,145 @@ class RaceRecorder(HostRecorder):
         around = ((one, reversed(local_variables(one).items())) for one in places.callers(frame))
         return tuple((places.place_of(one), self._streams_among(names)) for one, names in around)
 
-    def _is_plain(self, frame: FrameType) -> bool:
-        """Whether all arrays that the code of a frame names are watched."""
-        with contextlib.suppress(Exception):  # an object may raise anything
-            return calls.names_no_others(places.named_by(frame), self._is_watched)
-        return False
-
-    def _is_watched(self, value: object) -> bool:
-        return self._memories.watching(value) is not None
-
     # -- operators ----------------------------------------------------------------------------
+
+    def _watch(self, until: ExitStack) -> None:
+        """Let the libraries tell the operators of this thread, once, until a stack is closed."""
+        thread = self._thread
+        for library, load in registry.loaded().items() if not thread.is_watched else ():
+            watch = offered(load(), Diagnosis.watch_operators)
+            if watch is not None:
+                if not thread.is_watched:
+                    thread.is_watched = True
+                    until.callback(vars(thread).update, is_watched=False)
+                until.enter_context(watch(functools.partial(self._tell, library)))
 
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
-        """Let the libraries tell the operators of a step, once for steps inside each other."""
-        thread = self._thread
-        watches: list[AbstractContextManager[object]] = []
-        for library, load in registry.loaded().items() if not thread.running else ():
-            watch = offered(load(), Diagnosis.watch_operators)
-            if watch is not None:
-                watches.append(watch(functools.partial(self._tell, library)))
-        if not (watches or thread.running):
-            yield
-            return
-        thread.running.append(_Running(step, len(open_scopes.stack.scopes), _caller()))
-        try:
-            with ExitStack() as watching:
-                for one in watches:
-                    watching.enter_context(one)
+        """Watch while a step runs, in the thread that runs it."""
+        running, depth = self._thread.running, len(open_scopes.stack.scopes)
+        with ExitStack() as watching:
+            self._watch(watching)
+            self._keep()
+            running.append(_Running(step.order, step.stream, depth, _caller()))
+            try:
                 yield
-        finally:
-            thread.running.pop()
+            finally:
+                running.pop()
+                self._keep()
+                self._operators.pop(step.order, None)
 
     def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
-        if thread.is_reading or not thread.running:
+        if thread.is_reading:
             return
-        outer, depth, caller = thread.running[-1]
-        inside = (one.stream for one in reversed(open_scopes.stack.scopes[depth:]))
-        stream = next((one for one in inside if isinstance(one, HostStream)), outer.stream)
-        step = trace.Step(stream, "operator", name, None)
-        step.module, step.is_inline = library, True
-        step.start_ns = step.end_ns = step.given_ns
-        frame = places.users_frame(within=caller)
-        line = None if frame is None else (frame.f_code, frame.f_lineno or 0)
-        arrays = [id(use.array) for use in uses]
-        known = self._lines.get(line)
-        if frame is None:
-            place, streams = self.given[outer.order].place, self.given[outer.order].streams
-            names = self._names.get(outer.order, {})
-        elif known is not None and known[0] == arrays:  # as in a loop
-            _, place, streams, names = known
-        else:
-            place, variables = places.place_of(frame), _objects(frame)
-            streams = self._streams_among(variables)
-            names = self._memories.names_of((*variables, *self._arrays.items()))
-            self._lines[line] = arrays, place, streams, names
-        found: tuple[Access, ...] = ()
+        outer = thread.running[-1] if thread.running else _HOST
+        scopes = reversed(open_scopes.stack.scopes[outer.depth :])
+        inside = (one.stream for one in scopes if isinstance(one.stream, HostStream))
+        stream = next(inside, outer.stream)
+        if not self._is_part(outer.order, is_known=is_known):
+            self.counted[name, is_known] += 1
+        frame = places.users_frame(within=outer.caller)
+        line = None if frame is None else (frame.f_code, frame.f_lineno)
+        entries = thread.entries
         try:
-            found = self._accesses(uses, names)
-        except Exception:  # noqa: BLE001 - as above
-            is_known = False
-        if outer.order in self._plain:
-            self.seen.add(outer.order)
-        told = self._if_told.pop(outer.order, None)
-        if told is not None:
-            self.given[outer.order] = told
-        self.given[step.order] = RecordedWork(
-            step, place, found, is_known, is_future=False, streams=streams
-        )
-        super().take(step)
+            # what these operators alone have used so far has no race, and perhaps is gone soon
+            arrays, old, own = [], [], []
+            for use in uses:
+                memory = self._memories.memory(use, entries)
+                if memory[0].user is entries:
+                    own.append((memory, use.mode, use.is_sure, None))
+                else:
+                    arrays.append(use.array)
+                    old.append((memory, use.mode, use.is_sure))
+            key = name, line, stream, tuple(old)
+            found = entries.get(key)
+            if found is None:  # else it is as before, as in a loop
+                step: Any = trace.Step(stream, "operator", name, None)
+                step.module, step.is_inline = library, True
+                step.start_ns = step.end_ns = step.given_ns
+                found = entries[key] = step, self._where(outer.order, key, frame, arrays), set()
+            found[-1].update(own)
+            if len(found[-1]) > LIMIT or len(entries) > LIMIT:
+                self._keep()
+        except Exception:  # noqa: BLE001 - an object of the program's may raise anything
+            self.counted[name, False] += 1
+
+    def _is_part(self, order: int, *, is_known: bool) -> bool:
+        """Note that an operator told of a step; whether that is a function that is understood."""
+        whole = self.given.get(order)
+        if whole is not None and whole.step.kind == "scope":
+            self.seen.add(order)
+        if whole is not None and (not is_known if whole.is_known else order in self._operators):
+            whole = self.given[order] = whole._replace(is_known=is_known)
+        return whole is not None and whole.is_known
+
+    def _where(
+        self, order: int, key: tuple[Any, ...], frame: FrameType | None, arrays: Iterable[object]
+    ) -> tuple[Place | None, Mapping[int, str], list[str | None]]:
+        """Return the place of an operator, and the names that its code has for streams and arrays.
+
+        Of a function that is given directly, the code is that which gave it.
+        """
+        memories = self._memories
+        if frame is not None and key in self._lines:
+            return self._lines[key]
+        if frame is None:
+            whole = self.given.get(order)
+            place, streams = (None, {}) if whole is None else (whole.place, whole.streams)
+            names = self._operators.get(order, {})
+        else:
+            variables = _objects(frame)
+            place, streams = places.place_of(frame), self._streams_among(variables)
+            names = memories.names_of((*variables, *self._arrays.items()))
+        both = zip(arrays, key[-1], strict=True)
+        found = place, streams, [memories.name_of(array, use[0], names) for array, use in both]
+        if len(self._lines) > LIMIT:
+            self._lines.clear()
+        self._lines[key] = found
+        return found
+
+    def _keep(self) -> None:
+        """Keep the operators since the latest step of this thread, but for memory that is gone."""
+        entries, self._thread.entries = self._thread.entries, {}
+        kept = set()
+        for (*key, old), (step, (place, streams, names), own) in entries.items():
+            uses = tuple(
+                use
+                for use in (*((*use, name) for use, name in zip(old, names, strict=True)), *own)
+                if use[0][0].user is not entries or use[0][0].ref() is not None
+            )
+            if (uses or key[0] in READS_A_NUMBER) and (*key, uses) not in kept:
+                kept.add((*key, uses))
+                found = (self._memories.made(*use) for use in uses)
+                accesses = tuple(access for access in found if access is not None)
+                self.given[step.order] = RecordedWork(step, place, accesses, True, streams)  # noqa: FBT003 - is_known
+                super().take(step)
+        entries.clear()  # which the owners of memory hold
 
 
 class _Running(NamedTuple):
     """A step that a thread runs."""
 
-    step: WatchedStep
+    order: int
+    stream: Any
     depth: int
     """The number of scopes that were open when the step began."""
     caller: CodeType | None
     """The code that runs the step."""
 
 
+_HOST = _Running(-1, None, 0, None)
+
+
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.running: list[_Running] = []
         self.is_reading = False  # whether this recorder itself runs operators
+        self.is_watched = False  # whether the libraries tell the operators of this thread
+        # the operators since the latest step, those of a line on the same memory once
+        self.entries: dict[Any, tuple[Any, ...]] = {}
 
 
 def _objects(frame: FrameType | None) -> list[tuple[str, object]]:

@@ -22,6 +22,8 @@ is never changed, so that all work between two waits shares one.
 NOTHING: Clock = ()
 EVERYTHING: Clock = (math.inf,)
 """The clock of something unknown, which counts as if it came after all work."""
+READS_A_NUMBER = {"_local_scalar_dense", "nonzero"}
+"""Operators that read a number, for which a GPU's host waits."""
 
 
 def known(clock: Clock, chain: int) -> float:

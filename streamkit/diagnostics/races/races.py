@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from streamkit._cuda import loader
+from streamkit._queues import trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import garbage
 from streamkit._support.extents import Extent
@@ -18,6 +21,7 @@ from streamkit.diagnostics.races.arrays import RacedArray, checked_names
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder
 from streamkit.diagnostics.races.host_order import stamps
 from streamkit.diagnostics.races.host_recorder import RaceRecorder
+from streamkit.diagnostics.races.order import is_before
 from streamkit.diagnostics.races.report import (
     RacedOperation,
     RaceReport,
@@ -58,17 +62,21 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     when the block ends counts as a possible race, because the host can read that memory too early.
     So does a copy from or to it if the host has not waited when the same bytes are copied again.
 
-    On host streams it sees each operator of torch on the CPU, in the bodies of scopes and in the
-    functions given to ``submit`` and ``then``. What a body does belongs to its stream, as it would
-    on a GPU. It knows what NumPy's own functions and torch's compiled ones do if they are given
-    directly, and ``streamkit.testing.accesses`` declares what other functions do. Any other
-    function is not looked at beyond its operators, which the coverage says. It may do anything with
-    the arrays among its arguments, so its races count as possible, as do those of its operators
-    with what comes later, because it may have told another thread that it ran. What the body of a
-    scope does with NumPy cannot be seen. So two bodies that nothing orders are a possible race,
-    once for each pair of lines, unless operators ran in one of them and its code names no arrays of
-    NumPy. ``races`` does not see what code outside of all streams does, nor an order that functions
-    make among themselves, with locks say, if the one that waits was given first.
+    On host streams an order counts if the same program has it on a GPU too: not that a scope is
+    entered, nor what a worker happened to run first. It sees each operator of torch on the CPU: in
+    the bodies of scopes and in the functions given to ``submit`` and ``then``, whose work belongs
+    to their stream; and outside of streams, in the thread of the block from its first work for a
+    host stream on, as work of the host. It knows what NumPy's own functions and torch's compiled
+    ones do if they are given directly, and ``streamkit.testing.accesses`` declares what other
+    functions do. Of any other function the operators count, and the coverage names it. It may do
+    anything with NumPy's arrays among its arguments, so its races count as possible, as do those of
+    its operators with what comes later, because it may have told another thread that it ran. What
+    NumPy and Python do in bodies and outside of streams cannot be seen, which the coverage says.
+    Two bodies in which nothing was seen and that nothing orders are a possible race, once for each
+    pair of lines. Nor does ``races`` see an order that functions make among themselves, with locks
+    say, if the one that waits was given first.
+
+    In a long block, work that the host has waited for is searched and let go.
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, the report holds what was given by then. Blocks nest, with each other and with audits.
@@ -106,17 +114,43 @@ def _look(
     given: Mapping[str, object], cuda: CudaRaceRecorder, *, is_end: bool = False
 ) -> Generator[RaceReport]:
     report, recorder = RaceReport(), RaceRecorder(given, cuda.count)
+    earlier: list[Pair] = []
+    recorder.let_go = functools.partial(_let_go, recorder, earlier)
     with ExitStack() as completing, ExitStack() as finishing:
         for one in (recorder, cuda):
             finishing.push(at_end(one.stop))
             one.start()
-        completing.push(at_end(lambda: _complete(report, recorder, cuda.found())))
+        completing.push(at_end(lambda: _complete(report, recorder, cuda.found(), earlier)))
         yield report
         recorder.sync(is_end=is_end)
 
 
+@garbage.held_back()  # as below, and a destructor could give work
+def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
+    """Drop what was given so far, but for what races, if the host has waited for all of it.
+
+    Such work is over before all that is given later.
+    """
+    with recorder.letting_go() as (steps, given):
+        now = trace.Step(None, "operator", "now", None)
+        strictly = stamps([*steps, now], given, threads_talk=False)
+        here = strictly.pop(now.order)
+        if all(is_before(one, here) for one in strictly.values()):
+            loosely = stamps(steps, given, threads_talk=True)
+            works = map(_work, sorted(given.values(), key=_when))
+            found = [*search.find(works, strictly, loosely)]
+            found += _among_bodies(recorder, given, strictly)
+            raced = {number for pair in found for number in (pair.first, pair.second)}
+            earlier += found
+            over = {order: one for order, one in given.items() if order not in raced}
+            recorder.counted.update(_counted(recorder, over))
+            recorder.drop(steps, over)
+
+
 @garbage.held_back()  # a collection would find nothing among all that is made
-def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> None:
+def _complete(
+    report: RaceReport, recorder: RaceRecorder, on_cuda: Found, earlier: list[Pair]
+) -> None:
     given = recorder.given
     describer = _Describer(recorder)
     found = races_among(
@@ -125,17 +159,17 @@ def _complete(report: RaceReport, recorder: RaceRecorder, on_cuda: Found) -> Non
         key=describer.key,
         operation=describer.operation,
         missing_call=describer.missing_call,
-        more=lambda strictly: _among_bodies(recorder, strictly),
+        more=lambda strictly: (*earlier, *_among_bodies(recorder, given, strictly)),
         in_turn=describer.in_turn,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    counted = [
-        (_name(one), one.is_known)
-        for _, one in sorted(given.items())
-        if not (one.is_known and _is_part(one.step, given))
-    ]
-    before = (f"{_body(one)}, which began before the block" for one in recorder.open_before)
-    coverage = coverage_of((*counted, *on_cuda.works), (*before, *on_cuda.unseen))
+    unseen = [_NOT_LOOKED_AT] if recorder.given or recorder.counted else []
+    works = itertools.chain(
+        _counted(recorder, given),
+        *(itertools.repeat(*one) for one in recorder.counted.items()),
+        on_cuda.works,
+    )
+    coverage = coverage_of(works, (*unseen, *on_cuda.unseen))
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
@@ -161,6 +195,8 @@ def _page(
         is_part = step.kind == "operator"  # of the function that gave it, or of a body
         whole = (step.giver or bodies.get(step.stream, step)) if is_part else step
         when[step.order] = recorder.when(whole)
+    for number, one in recorder.given.items():  # also of steps that were let go
+        when.setdefault(number, recorder.when(one.step))
     found = [(race, when[pair.first], when[pair.second]) for race, pair in races]
     found += [(race, (pair.first, LAST), (pair.second, LAST)) for race, pair in on_cuda.races]
     missing = [
@@ -194,18 +230,27 @@ def _work(given: RecordedWork) -> search.Work:
     return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
 
 
-def _is_part(step: WatchedStep, given: Mapping[int, RecordedWork]) -> bool:
-    """Whether a step is an operator of a function that was understood."""
-    giver = None if step.giver is None else given.get(step.giver.order)
-    return step.kind == "operator" and giver is not None and giver.is_known
+def _counted(
+    recorder: RaceRecorder, given: Mapping[int, RecordedWork]
+) -> Iterator[tuple[str, bool]]:
+    """Yield each operation that is no operator: its name, and whether it was understood."""
+    for order, one in sorted(given.items()):
+        if one.step.kind != "operator" and order not in recorder.seen:
+            yield _name(one), one.is_known
 
 
-def _among_bodies(recorder: RaceRecorder, strictly: Mapping[int, Stamp]) -> Iterator[Pair]:
+_NOT_LOOKED_AT = "NumPy and Python outside of streams and in the bodies of scopes"
+
+
+def _among_bodies(
+    recorder: RaceRecorder, given: Mapping[int, RecordedWork], strictly: Mapping[int, Stamp]
+) -> Iterator[Pair]:
     """Yield the pairs of scopes that nothing orders and whose bodies were not seen."""
     bodies = [
         (order, one.place or order)
-        for order, one in sorted(recorder.given.items())
-        if one.step.kind == "scope" and one.step.start_ns and order not in recorder.seen
+        for order, one in sorted(given.items())
+        if order in strictly and one.step.kind == "scope"
+        if one.step.start_ns and order not in recorder.seen
     ]
     for first, second in search.unordered_sites(bodies, strictly):
         yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)
@@ -216,7 +261,7 @@ _UNSEEN = search.Access(
     Extent(0, 1, 1),
     "unknown",
     is_sure=False,
-    array=RacedArray("memory that was not seen", "", (), 0),
+    array=RacedArray("memory that neither body shows", "", (), 0),
 )
 """The access of a scope whose body was not seen."""
 
@@ -225,11 +270,15 @@ def _name(given: RecordedWork) -> str:
     step = given.step
     if step.kind == "scope":
         return _body(step.stream)
-    return f"a wait for a {step.name}" if given.is_future else step.name
+    return f"a wait for a {step.name}" if step.kind == "future" else step.name
 
 
 def _body(stream: HostStream) -> str:
     return f"the body of a scope of {host_queue(stream)}"
+
+
+_HOST = AuditedQueue("cpu", "the host", None)
+"""What runs the operators of a thread outside of all streams."""
 
 
 class _Describer:
@@ -263,7 +312,7 @@ class _Describer:
     def queue(self, step: WatchedStep) -> AuditedQueue | None:
         """Return the queue of a step as the report names it."""
         if step.stream is None:
-            return None
+            return _HOST
         queue = self._queues.get(step.stream.id) or host_queue(step.stream)
         whole = step.giver if step.kind == "operator" else None
         is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
@@ -281,6 +330,8 @@ class _Describer:
 
     def missing_call(self, one: int, other: int, before: str) -> str:
         first, second = self._given[one], self._given[other]
+        if None in (first.step.stream, second.step.stream):
+            return _missing_sync(first, second, before)
         ids = [given.step.stream.id for given in (second, first)]
         variables = [second.streams.get(number) for number in ids]
         streams = (self._queues[number].name for number in ids)
@@ -313,6 +364,19 @@ def _caller(first: RecordedWork, second: RecordedWork) -> tuple[Place, Mapping[i
         if place not in lines and place is not None and names.keys() >= streams:
             return place, names
     return None
+
+
+def _missing_sync(first: RecordedWork, second: RecordedWork, before: str) -> str:
+    """Word the wait of the host between its own work and that of a stream."""
+    step = first.step if first.step.giver is None else first.step.giver
+    if second.step.stream is not None:
+        return f"let the thread that gives {second.step.name} wait for it before {before}"
+    if step.kind == "then":
+        return f"ask the future of {step.name} for its result() before {before}"
+    name = second.streams.get(step.stream.id)
+    if name is None:
+        return f"let the host wait for {host_queue(step.stream).name} before {before}"
+    return f"add {name}.sync() before {before}"
 
 
 def _gives(one: WatchedStep, other: WatchedStep) -> bool:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from streamkit.protocols.watching import WatchedStep
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
+_ROUNDS = 9  # of waiting for what functions have given meanwhile
 _SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisation")
 
 
 class HostRecorder:
     """Records what all threads give to host streams, from ``start`` to ``stop``."""
 
-    shown: ClassVar[dict[str, Kind]] = {kind: kind for kind in _SHOWN}
+    shown: ClassVar[dict[str, Kind]] = {**{kind: kind for kind in _SHOWN}, "future": "wait"}
     """The kinds of steps that are operations of a report, with the kinds of these."""
 
     def __init__(self, calls: Callable[[], int] = int) -> None:
@@ -68,9 +69,16 @@ class HostRecorder:
         At the end of the program, ``is_end``, daemon threads do not count: they end with it.
         """
         others = functools.partial(_has_others, is_end=is_end)
-        for stream in {one.stream for one in self._steps if isinstance(one.stream, HostStream)}:
-            if not open_scopes.holds(stream):
-                stream._work.has_run(others)  # noqa: SLF001 - a sync would raise errors of the block
+        seen = -1
+        for _ in range(_ROUNDS):  # functions give work, perhaps again and again
+            if seen == len(self._steps):
+                break
+            seen = len(self._steps)
+            streams = {one.stream for one in self._steps if isinstance(one.stream, HostStream)}
+            for stream in (one for one in streams if not open_scopes.holds(one)):
+                # a sync would raise errors of the block
+                for queue in filter(None, (stream._work, stream._after)):  # noqa: SLF001
+                    queue.has_run(others)
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return the operations that ran, and how many functions have not run.
@@ -99,6 +107,7 @@ class HostRecorder:
     ) -> Iterator[tuple[WatchedStep, Given]]:
         """Yield the steps that a report shows, each as its operation."""
         recorded = {id(step.mark): step for step in self._steps if step.kind == "record"}
+        recorded |= {id(step): step for step in self._steps if step.kind == "then"}
         for step in steps:
             kind = self.shown.get(step.kind)
             if kind is None:
@@ -106,7 +115,7 @@ class HostRecorder:
             source = recorded.get(id(step.mark)) if kind == "wait" else None
             operation = Operation(
                 kind,
-                step.name,
+                "wait" if kind == "wait" else step.name,
                 queue_of(step),
                 library_of(step) if kind == "function" else None,
                 after=None if source is None else queue_of(source),

@@ -67,14 +67,6 @@ def files_of_libraries() -> bytes:
     return "".join(f"{one}\0" for one in sorted(found)).encode("utf-32-le") + bytes(4)
 
 
-def named_by(frame: FrameType | None) -> list[object]:
-    """Return the objects that the code of a frame names, without their parts."""
-    if frame is None:
-        return []
-    named = {*frame.f_code.co_names, *local_variables(frame)}
-    return [value for name, value in variables(frame) if name in named]
-
-
 def place_of(frame: FrameType | None) -> Place | None:
     """Return the present line of a frame."""
     return frame and Place(frame.f_code.co_filename, frame.f_lineno or 0)

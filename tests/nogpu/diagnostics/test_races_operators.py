@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from streamkit.testing import accesses, adversarial
 from support.libraries import need
 
 torch = need("torch")
+UNSEEN = "NumPy and Python outside of streams and in the bodies of scopes"
 
 
 @pytest.fixture
@@ -94,6 +96,11 @@ def by_sync(a, _):
 
 def by_future(a, b):
     b.wait(a.then(torch.zeros(1).add_, 1))
+
+
+def by_query(a, _=None):
+    while not a.done:
+        pass
 
 
 @pytest.mark.parametrize("order", [by_wait, by_event, by_sync, by_future])
@@ -189,17 +196,82 @@ def test_a_scope_inside_a_scope_has_its_own_operators_once(a, b, x, y):
                 x.add_(1)
         b.submit(y.add_, 1)
     assert report.certain == ()
-    assert report.coverage.total == 6  # two bodies, three operators, and a function
+    assert report.coverage.total == 4  # three operators, and a function
 
 
-def test_nothing_that_runs_outside_of_streams_is_counted(a, x):
+def test_a_stream_that_is_entered_again_orders_nothing_on_another(a, b, x, y):
     with sk.races() as report:
-        x.fill_(1)
         with a:
-            x.fill_(2)
-        x.fill_(3)
-    assert report.coverage.total == 2
+            x.fill_(7)
+        with a:
+            pass
+        with b:
+            y.copy_(x)
+    assert lines(report) == [("fill_", "copy_", True)]
+
+
+# -- outside of streams ---------------------------------------------------------------------------
+
+
+def in_a_scope(a, x):
+    with a:
+        x.fill_(7)
+
+
+@pytest.mark.parametrize("give", [in_a_scope, lambda a, x: a.submit(x.fill_, 7)])
+def test_an_operator_outside_of_streams_is_work_of_the_host(a, b, x, y, give):
+    with sk.races() as report:
+        x.fill_(1)  # the work that is given later comes after it
+        give(a, x)
+        x.sum()
+    (race,) = report.certain
+    assert (race.first.name, race.second.name) == ("fill_", "sum")
+    assert str(race).startswith("race on x (float32, shape (6,), 24 bytes): the host reads it")
+    assert race.fix.endswith(f"first, add a.sync() before line {race.second.line}")
+    assert (report.coverage.understood, report.coverage.total) == (2, 2)
+
+
+@pytest.mark.parametrize("wait", [
+    lambda a: a.sync(), lambda a: a.record().sync(), lambda a: a.then(int).result(), by_query,
+])  # fmt: skip
+def test_what_the_host_has_waited_for_comes_before_its_own_work(a, b, x, wait):
+    with sk.races() as report:
+        a.submit(x.fill_, 7)
+        wait(a)
+        x.mul_(2)
+        b.submit(x.add_, 1)
     assert report.races == ()
+
+
+def test_the_work_of_the_host_comes_after_scopes_that_are_ordered(a, x):
+    with sk.races() as report:
+        with sk.use(a, ordered=True):
+            x.fill_(7)
+        x.sum()
+    assert report.races == ()
+
+
+def test_a_number_that_was_read_in_a_body_leaves_an_order_possible(a, b, x, y):
+    """On a GPU the host has waited for it."""
+    with sk.races() as report:
+        with a:
+            x.fill_(7)
+            x.sum().item()
+        with b:
+            y.copy_(x)
+    assert lines(report) == [("fill_", "copy_", False)]
+
+
+def test_a_function_of_then_is_waited_for_at_the_end(a, b, x, y):
+    with sk.races() as report:
+        b.submit(x.fill_, 1)
+        b.submit(time.sleep, 0.05)
+        a.then(b.then, time.sleep, 0.05)
+        a.wait(b.record())
+        a.then(y.copy_, x)
+        b.then(x.add_, 1)
+    assert [(race.first.name, race.second.name) for race in report.races] == [("copy_", "add_")]
+    assert "add_" not in report.coverage.missed
 
 
 # -- in functions ---------------------------------------------------------------------------------
@@ -228,8 +300,10 @@ def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
         b.submit(x.mul_, 2)
         b.submit(lambda: torch.add(x, 1, out=y))
     assert lines(report) == [("fill_", "mul_", False), ("fill_", "add", False)]
-    assert report.races[0].array.name == "part"
-    assert [name.rpartition(".")[2] for name in report.coverage.missed] == ["fill", "<lambda>"]
+    assert report.races[0].array.name in {"part", "x"}
+    assert [name.rpartition(".")[2] for name in report.coverage.missed] == [
+        "fill", "<lambda>", UNSEEN
+    ]  # fmt: skip
     assert (report.coverage.understood, report.coverage.total) == (3, 5)
 
 
@@ -259,7 +333,7 @@ def test_a_compiled_function_of_the_library_is_understood_and_tells_nobody(a, b,
         a.submit(y.fill_, 1)
         b.submit(y.add_, 1)
     assert ("fill_", "add_", True) in lines(report)
-    assert report.coverage.missed == ()
+    assert report.coverage.missed == (UNSEEN,)
     assert (report.coverage.understood, report.coverage.total) == (3, 3)
 
 
@@ -301,12 +375,11 @@ def test_another_may_have_told_and_is_not_understood(a, b, x, other):
 
 @pytest.mark.parametrize("hide", [lambda x: print(x, end=""), lambda x: x.numpy().sum(),
                                   lambda x: f"{x}", lambda x: x.tolist()])  # fmt: skip
-def test_what_operators_do_not_tell_is_possible(a, b, x, hide):
+def test_a_function_that_hides_what_it_does_is_named(a, b, x, hide):
     with sk.races() as report:
         a.submit(x.fill_, 7)
         b.submit(hide, x)
-    assert report.races != ()
-    assert report.coverage.missed != ()
+    assert report.coverage.missed[0].endswith("<lambda>")
 
 
 def test_a_function_is_no_point(a, b, x, y):
@@ -430,7 +503,7 @@ def test_bodies_that_nothing_orders_are_possible_once_for_a_pair_of_lines(a, b):
     assert report.certain == ()
     assert [one.name for one in (race.first, race.second)] == ["the body of a scope"] * 2
     assert race.second.line == race.first.line + 2
-    assert "memory that was not seen" in str(race)
+    assert str(race).startswith("possible race on memory that neither body shows: ")
     report.assert_none()
     with pytest.raises(sk.RaceError, match="the body of a scope may read or write it on a"):
         report.assert_none(possible=True)
@@ -448,38 +521,7 @@ def test_bodies_that_are_ordered_are_not(a, b, order):
     report.assert_none(possible=True)
 
 
-def test_a_body_with_arrays_of_another_library_beside_operators_is_possible(a, b, x):
-    array = np.zeros(3)
-    with sk.races() as report:
-        with a:
-            x.fill_(1)
-            array[:] = 1
-        b.wait(a)
-        with b:
-            x.fill_(2)
-        with a:
-            x.sum()
-    assert len(report.certain) == 1
-    assert len(report.possible) == 1
-
-
-class Holder:
-    def __init__(self):
-        self.array = np.zeros(3)
-
-
-def test_a_body_with_an_object_that_has_such_an_array_is_possible_too(a, b, y):
-    held = Holder()
-    with sk.races() as report:
-        with a:
-            y.sum()
-            held.array[:] = 1
-        with b:
-            y.sum()
-    assert [race.certain for race in report.races] == [False]
-
-
-def test_what_a_body_calls_is_not_read_and_the_report_names_the_body(a, b, y):
+def test_of_a_body_in_which_operators_ran_the_rest_was_not_looked_at(a, b, y):
     lent = torch.zeros(3)
 
     def fill():
@@ -491,9 +533,63 @@ def test_what_a_body_calls_is_not_read_and_the_report_names_the_body(a, b, y):
                 y.sum()
                 fill()
     assert report.races == ()
-    assert report.coverage.missed == (
-        "the body of a scope of a (cpu)", "the body of a scope of b (cpu)"
-    )  # fmt: skip
+    assert str(report.coverage) == f"2 of 2 operations understood; not: {UNSEEN}."
+
+
+# -- what schemas do not tell ---------------------------------------------------------------------
+
+
+def batch_norm(x, y):
+    mean = y[:2].detach()
+    return (
+        torch.nn.functional.batch_norm,
+        x.view(3, 2),
+        mean,
+        y[2:4].detach(),
+        None,
+        None,
+        True,
+    ), mean
+
+
+def reduced(x, _):
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    return (torch.distributed.all_reduce, x), x
+
+
+@pytest.mark.parametrize("of", [
+    batch_norm, reduced, lambda x, _: ((lambda: x.resize_(1000),), x[:]),
+])  # fmt: skip
+def test_an_operator_that_declares_no_write_is_possible(a, b, x, y, of):
+    call, read = of(x, y)
+    read = read[:]
+    with sk.races() as report:
+        a.submit(*call)
+        b.submit(torch.zeros(6)[: len(read)].copy_, read)
+    assert [race.certain for race in report.races] == [False]
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: torch.nn.functional.conv1d(x.view(1, 1, 6), torch.ones(1, 1, 1), stride=2),
+    lambda x: x.pow(0), lambda x: x.max(0), lambda x: x.argmax(),
+])  # fmt: skip
+def test_what_may_not_read_everything_is_not_sure(a, b, x, call):
+    with sk.races() as report:
+        with a:
+            call(x)
+        with b:
+            x[1:].fill_(1)
+    assert {race.certain for race in report.races} == {False}
+
+
+def test_a_file_that_is_mapped_twice_is_not_understood(a, b, y, tmp_path):
+    one, other = (torch.from_file(str(tmp_path / "file"), shared=True, size=6) for _ in range(2))
+    with sk.races() as report:
+        a.submit(one.fill_, 1)
+        b.submit(y.copy_, other)
+    assert report.coverage.understood == 0
 
 
 # -- tensors without memory of their own ----------------------------------------------------------
@@ -564,7 +660,7 @@ def test_torch_is_as_it_was(x):
         with pytest.raises(KeyError), streams[0]:  # noqa: PT012 - the scope is what ends
             x.fill_(1)
             raise KeyError
-    assert report.coverage.total == 202
+    assert report.coverage.total == 400  # with the zeros
     assert state() == before
     assert before[0] == 0
 
@@ -577,7 +673,7 @@ def test_blocks_nest_and_each_sees_its_own(a, b, x):
             x.add_(1)
     assert len(outer.certain) == 1
     assert inner.races == ()
-    assert inner.coverage.total == 2
+    assert inner.coverage.total == 1
 
 
 # -- what an operator does ------------------------------------------------------------------------

@@ -153,6 +153,16 @@ def test_all_is_in_the_order_in_which_it_was_given_whatever_ran_first(stream, ot
     assert (wait.since, wait.place) == (1, 3)
 
 
+def test_a_wait_for_a_future_is_a_wait(stream, other):
+    with sk.audit() as report:
+        future = stream.then(first)
+        other.wait(future)
+        other.submit(second)
+    (wait,) = report.waits
+    assert [(one.name, one.queue.name) for one in report.work] == [("second", "other")]
+    assert (wait.name, wait.queue.name, wait.after.name) == ("wait", "other", "s")
+
+
 def test_a_wait_for_what_was_recorded_before_names_no_queue(stream, other):
     event = stream.record()
     stream.sync()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+from array import array as plain_array
 from functools import partial as call
 
 import pytest
 
 from streamkit.diagnostics.races import calls  # a report shows pairs, not what one call does
 from streamkit.diagnostics.races.arrays import Memories, has_gaps  # as above
+from streamkit.protocols import ArrayUse
 
 np = pytest.importorskip("numpy")
 
@@ -274,6 +277,11 @@ class Subclass(np.ndarray):
     pass
 
 
+class Converted:
+    def __array__(self, *_, **__):
+        return np.zeros(3)
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -287,6 +295,9 @@ class Subclass(np.ndarray):
         call(print, np.zeros(3)),
         call(type("sum", (), {"__name__": "sum", "__call__": None})()),
         call(np.copyto),
+        call(np.copyto, np.zeros(3), plain_array("d", [0, 0, 0])),
+        call(np.concatenate, [np.zeros(3), Converted()]),
+        call(np.copyto, np.zeros(3), np.frombuffer(mmap.mmap(-1, 24))),
     ],
     ids=lambda made: getattr(made.func, "__name__", "other"),
 )
@@ -342,5 +353,5 @@ RECORD = np.dtype([("p", "f8"), ("q", "f8"), ("r", "i4")])
 )
 def test_elements_with_gaps_are_not_surely_used_as_a_whole(array, gaps):
     assert has_gaps(array) is gaps
-    access = Memories().access((array, "write", True), {})
+    access = Memories().access(ArrayUse(array, "write", True), {})
     assert access.is_sure is not gaps
