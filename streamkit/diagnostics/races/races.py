@@ -309,11 +309,14 @@ class _Describer:
             return pair
         return search.Pair(pair.second, pair.first, pair.other, pair.one, pair.is_certain)
 
+    def _queue_of(self, stream: HostStream) -> AuditedQueue:
+        return self._queues.get(stream.id) or host_queue(stream)
+
     def queue(self, step: WatchedStep) -> AuditedQueue | None:
         """Return the queue of a step as the report names it."""
         if step.stream is None:
             return _HOST
-        queue = self._queues.get(step.stream.id) or host_queue(step.stream)
+        queue = self._queue_of(step.stream)
         whole = step.giver if step.kind == "operator" else None
         is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
         if step.kind == "then" or is_part:
@@ -332,9 +335,9 @@ class _Describer:
         first, second = self._given[one], self._given[other]
         if None in (first.step.stream, second.step.stream):
             return _missing_sync(first, second, before)
-        ids = [given.step.stream.id for given in (second, first)]
-        variables = [second.streams.get(number) for number in ids]
-        streams = (self._queues[number].name for number in ids)
+        both = second.step.stream, first.step.stream
+        variables = [second.streams.get(stream.id) for stream in both]
+        streams = (self._queue_of(stream).name for stream in both)
         waiting, awaited = (name or stream for name, stream in zip(variables, streams, strict=True))
         if _gives(first.step, second.step):
             whole = second.step.giver if second.step.kind == "operator" else None
@@ -350,7 +353,7 @@ class _Describer:
             place, names = caller
             where = "" if second.place and second.place.file == place.file else f" of {place.file}"
             before = f"line {place.line}{where}, which calls it"
-            return missing_wait(names[ids[0]], names[ids[1]], before, are_code=True)
+            return missing_wait(*(names[one.id] for one in both), before, are_code=True)
         elif first.place == second.place is not None and first.call != second.call:
             before = f"the later call of {before}"
         return missing_wait(waiting, awaited, before, are_code=None not in variables)

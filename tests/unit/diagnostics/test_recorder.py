@@ -115,14 +115,14 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
 
 def test_a_recording_watches_the_queues_that_are_met_until_it_stops(calls, monkeypatch):
     monkeypatch.setattr(identity, "living", list)
-    before = identity._watchers
+    before = [*identity.watchers]
     recordings = [DriverRecording() for _ in range(2)]
     for one in recordings:
         one.start()
     recordings[0].stop()
-    assert identity._watchers == (*before, recordings[1]._meet)
+    assert identity.watchers == [*before, recordings[1]._meet]
     recordings[1].stop()
-    assert identity._watchers == before
+    assert identity.watchers == before
 
 
 # -- what is noted ------------------------------------------------------------------------------
