@@ -353,7 +353,7 @@ class _Describer:
             place, names = caller
             where = "" if second.place and second.place.file == place.file else f" of {place.file}"
             before = f"line {place.line}{where}, which calls it"
-            return missing_wait(*(names[one.id] for one in both), before, are_code=True)
+            return missing_wait(names[both[0].id], names[both[1].id], before, are_code=True)
         elif first.place == second.place is not None and first.call != second.call:
             before = f"the later call of {before}"
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
