@@ -101,7 +101,6 @@ def users_function(read):
     [
         lambda frame: local_variables(frame).values(),
         lambda frame: [value for _, value in places.variables(frame)],
-        places.named_by,
     ],
 )
 def test_a_function_keeps_nothing_for_having_been_read(read):
