@@ -244,15 +244,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
         open_scopes.leave(self, kind, error, trace)
 
     def record(
-        self,
-        event: EventLike | None = None,
-        *,
-        timing: bool = False,
-        external: bool = False,
-        enable_timing: None = None,
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> HostEvent:
-        if enable_timing is not None:
-            raise messages.misspelled_arguments("s.record", ["enable_timing"], ["timing"])
         self._check_open()
         self._refuse_external(external=external)
         if event is None:
