@@ -164,15 +164,15 @@ class Stream(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Do ``with s: fn(...)``: now on CUDA, and on the host as the next item of the queue."""
+        """Call ``fn`` as this stream's work. The arguments are those of ``CudaStream.submit``."""
 
     @abstractmethod
     def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a function called when all work submitted so far has run; return its future."""
+        """Call ``fn`` after all work so far. The arguments are those of ``CudaStream.then``."""
 
     @abstractmethod
     def keep(self, *objects: object) -> None:
-        """Keep objects alive until all work submitted so far has run; never blocks."""
+        """Hold objects for all work so far. The arguments are those of ``CudaStream.keep``."""
 
     @abstractmethod
     def close(self) -> None:
