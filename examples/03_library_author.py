@@ -12,21 +12,19 @@ import streamkit as sk
 
 s = sk.new_stream()
 if s.device == "cpu":
-    xp, library = np, None
+    xp = np
 else:
     import cupy as xp
-
-    library = "cupy"  # what this library computes with
 
 
 def smooth(x: Any, *, stream: sk.StreamLike | None = None) -> Any:
     """Return the mean of each element and its two neighbours, computed on `stream`.
 
-    `stream` is a stream of any library. None means the one that is current in CuPy, as a CuPy
-    function would do. The caller orders it after whatever made `x`.
+    `stream` is a stream of any library; None means the current one of the library of `x`. The
+    caller orders it after whatever made `x`.
     """
     if stream is None:
-        stream = sk.current_stream(library)
+        stream = sk.current_stream(of=x)
     with sk.use(stream):
         return (xp.roll(x, 1) + x + xp.roll(x, -1)) / 3
 

@@ -1,13 +1,19 @@
-"""StreamKit: one ordered queue for PyTorch, CuPy, Warp and CUDA Python.
-
-StreamKit takes any library's CUDA stream, converts it to every other library's own stream class,
-orders work between streams, and makes all libraries work on one queue:
+"""Streams of PyTorch, CuPy, Warp and CUDA Python, of one interface and in order with one another.
 
     import streamkit as sk
 
-    s = sk.wrap(torch.cuda.Stream())
-    with sk.use(s, ordered=True):
+    s = sk.wrap(torch.cuda.Stream())  # any library's stream
+    with sk.use(s, ordered=True):     # current in every loaded library
         ...
+    t.wait(s)                         # later work of t runs after all work so far of s
+    s.sync()                          # or: await s
+
+streams     new_stream  wrap  from_handle  default_stream  current_stream  current_streams
+events      new_event  wrap_event
+work        use  follow  handoff  capture  graphed  share
+checks      assert_one_queue  audit  races  doctor
+
+The guides are in the folder ``docs`` of the repository, and begin with docs/index.md.
 """
 
 from __future__ import annotations
@@ -121,21 +127,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        home = f"{__name__}.{_ELSEWHERE[name]}"
-        message = f"{__name__}.{name} is in {home}: write 'from {home} import {name}'."
-        raise AttributeError(message)
-    if name not in _LATER:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        line = names.answers("package").get(name)
-        if line is not None:
-            message += f": write '{line}' instead."
-        elif not name.startswith("_") and name in dir(Stream):
-            message += f": a stream has it, as in 's.{name}'."
-        raise AttributeError(message)
-    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
-    return found
+if not TYPE_CHECKING:  # to type checkers every name would be there
+
+    def __getattr__(name: str) -> Any:
+        if name in _ELSEWHERE:
+            home = f"{__name__}.{_ELSEWHERE[name]}"
+            message = f"{__name__}.{name} is in {home}: write 'from {home} import {name}'."
+            raise AttributeError(message)
+        if name not in _LATER:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            line = names.answers("package").get(name)
+            if line is not None:
+                message += f": write '{line}' instead."
+            elif not name.startswith("_") and name in dir(Stream):
+                message += f": a stream has it, as in 's.{name}'."
+            raise AttributeError(message)
+        found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:

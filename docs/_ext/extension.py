@@ -181,18 +181,9 @@ def resolve(
 
 
 def as_users_write_it(*arguments: Any) -> tuple[str | None, ...]:
-    """Show a signature without what accepts nothing, which is there to answer wrong calls.
-
-    An alias of ``autodoc_type_aliases`` in a union is shown by its name (Sphinx 9 shows a repr).
-    """
+    """Show an alias of ``autodoc_type_aliases`` in a union by its name (Sphinx 9 shows a repr)."""
     *_, signature, returns = arguments
-    signature, returns = (text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
-    if signature is not None:
-        signature = re.sub(r"\*_?misplaced: \S*Never", "*", signature)
-        signature = re.sub(
-            r", (\*\*_misspelled: \S*Never|enable_timing: None = None)", "", signature
-        )
-    return signature, returns
+    return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
 
 
 def prepare(*arguments: Any) -> None:

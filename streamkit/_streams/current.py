@@ -13,14 +13,13 @@ from streamkit._streams import host_stream
 from streamkit._streams.factories import default_stream, from_handle
 from streamkit._streams.stream import CudaStream, wrap, wrapped
 from streamkit._support import refusals
-from streamkit._support.messages import describe, misplaced_arguments
+from streamkit._support.messages import describe, is_array
 from streamkit.errors import OneQueueError, ScopeError
-from streamkit.protocols import CurrentStream, Stream
+from streamkit.protocols import CurrentStream
 from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Never
 
     from streamkit._streams.host_stream import HostStream
     from streamkit.protocols import ArrayLike, StreamLike
@@ -41,23 +40,26 @@ def current_stream(
         device: As in ``new_stream``. With "cuda" scopes of host streams do not count, with "cpu"
             those of CUDA streams.
         of: An array, which names the library and the device: one with an adapter, or any whose
-            class of arrays has DLPack's exchange API (DLPack 1.3).
+            class of arrays has DLPack's exchange API (DLPack 1.3). On the host it names neither.
 
     Raises:
         ScopeError: No library is named, and the loaded ones differ.
         UnsupportedStreamError: The library has no current stream, or no adapter has this name.
         BackendNotInstalledError: The library cannot be imported.
-        TypeError: ``of`` is not an array on a GPU, or stands beside another argument.
+        TypeError: ``of`` is not an array, or stands beside another argument.
     """
     if of is not None:
         return _current_of(of, library, device)
     if library is not None:
         try:
             current, current_here = _ways[library]
-        except KeyError:
-            if devices.is_device(library):
-                call = f"streamkit.current_stream(device={library!r})"
-                raise misplaced_arguments(call, [library]) from None
+        except (KeyError, TypeError):  # an array may have no hash
+            meant = "of" if is_array(library) else "device" if devices.is_device(library) else None
+            if meant is not None:
+                raise TypeError(
+                    f"{describe(library)} needs the name of its argument: write "
+                    f"streamkit.current_stream({meant}=...)."
+                ) from None
             adapter = registry.current_of(registry.adapter(library))
             current_here = offered(adapter, CurrentStream.current_here)
             current = adapter.current
@@ -84,14 +86,12 @@ def current_stream(
     return next(iter(streams.values())) if streams else default_stream(device)
 
 
-def current_streams(*_misplaced: Never, device: object = None) -> dict[str, CudaStream[Any]]:
+def current_streams(*, device: object = None) -> dict[str, CudaStream[Any]]:
     """Return each loaded library's current stream; libraries without CUDA here are left out.
 
     Args:
         device: As in ``new_stream``; the host has none.
     """
-    if _misplaced:
-        raise misplaced_arguments("streamkit.current_streams(device=...)", _misplaced)
     if devices.on_host(device):
         return {}
     ordinal = devices.ordinal_or_current(device)
@@ -112,15 +112,12 @@ def _wrapped(current: Callable[[int], Any], ordinal: int) -> CudaStream[Any]:
     return wrap(found)  # type: ignore[no-any-return]  # a library's own object
 
 
-def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream[Any]:
+def _current_of(array: ArrayLike, library: object, device: object) -> CudaStream[Any] | HostStream:
     if library is not None or device is not None:
         raise TypeError("of= names the library and the device: leave the others out.")
     found, ordinal = place_of(array)
-    if found is None or ordinal is None:
-        raise TypeError(
-            f"{describe(array)} is on the host, where its library has no current stream. The "
-            "stream of the scope around the call is streamkit.current_stream()."
-        )
+    if found is None or ordinal is None:  # on the host
+        return current_stream()
     if found.current is None:
         raise registry.no_current_stream(found.name)
     return current_on(found.current, ordinal)
@@ -199,18 +196,11 @@ class use:  # noqa: N801 - used as a function
     def __init__(
         self,
         stream: StreamLike,
-        *misplaced: Never,
+        *,
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
         self._is_unentered = False  # if an argument is refused
-        if misplaced and isinstance(misplaced[0], Stream):
-            raise TypeError(
-                f"streamkit.use makes one stream current, and was given {describe(misplaced[0])} "
-                "too: nest the blocks, or order the two with t.wait(s)."
-            )
-        if misplaced:
-            raise misplaced_arguments("streamkit.use(stream, libraries=...)", misplaced)
         given: Any = stream
         if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
             seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call

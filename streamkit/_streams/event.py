@@ -24,7 +24,6 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from typing import Never
 
     from streamkit._queues.registry import EventLibrary
     from streamkit._support.tokens import EventToken
@@ -361,11 +360,7 @@ def new_event(
     *, device: object = None, timing: bool = False, interprocess: bool = False
 ) -> CudaEvent | HostEvent: ...
 def new_event(
-    *_misplaced: Never,
-    device: object = None,
-    timing: bool = False,
-    interprocess: bool = False,
-    **_misspelled: Never,
+    *, device: object = None, timing: bool = False, interprocess: bool = False
 ) -> CudaEvent | HostEvent:
     """Return a fresh event, never recorded.
 
@@ -387,11 +382,6 @@ def new_event(
     >>> end - start < 1000
     True
     """
-    if _misplaced:
-        raise messages.misplaced_arguments("streamkit.new_event(device=...)", _misplaced)
-    if _misspelled:
-        known = "timing", "device", "interprocess"
-        raise messages.misspelled_arguments("streamkit.new_event", _misspelled, known)
     if timing and interprocess:
         raise ValueError("an interprocess event measures no time: leave out timing.")
     if devices.on_host(device):

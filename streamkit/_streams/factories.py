@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamkit._cuda import devices, driver
 from streamkit._queues import identity, keepalive, lifetime
 from streamkit._streams import host_stream
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
-from streamkit._support.messages import describe, misspelled_arguments
+from streamkit._support.messages import describe
 from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Stream
 from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
-
-if TYPE_CHECKING:
-    from typing import Never
 
 _MAX_HANDLE = 2**64
 
@@ -61,7 +56,6 @@ def new_stream(
     nonblocking: bool = False,
     priority: int | str | None = None,
     name: str | None = None,
-    **_misspelled: Never,
 ) -> CudaStream[None] | HostStream:
     """Return a new stream, owned by StreamKit; on the host where there is no GPU.
 
@@ -85,10 +79,6 @@ def new_stream(
     >>> sk.new_stream("cpu", name="mine")
     <streamkit.HostStream 'mine' cpu id=...>
     """
-    if _misspelled:
-        raise misspelled_arguments(
-            "streamkit.new_stream", _misspelled, ("device", "nonblocking", "priority", "name")
-        )
     keepalive.drain()
     if devices.on_host(device):
         _check_priority(priority)

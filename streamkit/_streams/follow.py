@@ -13,13 +13,13 @@ from streamkit._queues.scope import choose, nested
 from streamkit._streams import host_stream
 from streamkit._streams.current import current_stream, named
 from streamkit._support import refusals
-from streamkit._support.messages import describe, misplaced_arguments
+from streamkit._support.messages import describe
 from streamkit.errors import ScopeError
 from streamkit.protocols import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Never, ParamSpec
+    from typing import ParamSpec
 
     from streamkit._streams.host_stream import HostStream
     from streamkit._streams.stream import CudaStream
@@ -54,12 +54,8 @@ class follow:  # noqa: N801 - used as a function
 
     __slots__ = "_is_unused", "_libraries", "_library"
 
-    def __init__(
-        self, library: str, *misplaced: Never, libraries: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
         self._is_unused = False  # if an argument is refused
-        if misplaced:
-            raise misplaced_arguments("streamkit.follow(library, libraries=...)", misplaced)
         if isinstance(library, Stream):
             raise TypeError(
                 f"streamkit.follow takes the name of the library that is followed, not "

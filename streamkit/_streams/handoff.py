@@ -14,8 +14,6 @@ from streamkit._support import messages
 from streamkit.protocols.queues import LEGACY
 
 if TYPE_CHECKING:
-    from typing import Never
-
     from streamkit._queues.arrays import ArrayLibrary
     from streamkit.protocols import ArrayLike, StreamLike
     from streamkit.protocols.queues import QueueRecord
@@ -24,9 +22,7 @@ ArrayT = TypeVar("ArrayT", bound="ArrayLike")
 
 
 @registry.uncompiled
-def handoff(
-    array: ArrayT, stream: StreamLike, *_misplaced: Never, after: StreamLike | None = None
-) -> ArrayT:
+def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = None) -> ArrayT:
     """Pass an array on to another stream: in order, and with its memory kept.
 
     The memory is not reused while the returned array, or a view of it, lives. After that it is not
@@ -49,8 +45,6 @@ def handoff(
         DeviceMismatchError: The array is of another device than the stream.
         CaptureError: One of the two streams captures.
     """
-    if _misplaced:
-        raise messages.misplaced_arguments("streamkit.handoff(x, stream, after=...)", _misplaced)
     target: Any = _wrapped(stream)
     library, device = place_of(array)
     queue = target._queue if isinstance(target, CudaStream) else None  # noqa: SLF001 - the hot path

@@ -174,17 +174,12 @@ def _refuse(circle: list[_Blocked]) -> None:
 
 
 class FirstError:
-    """The first error of a queue's items. Once it is raised, the queue gets a new object.
+    """The first error of a queue's items. Once it is raised, the queue gets a new object."""
 
-    An error that came with a wait ``stops`` the queue's functions, because the data that they would
-    work on are not there.
-    """
-
-    __slots__ = ("failure", "stops")
+    __slots__ = ("failure",)
 
     def __init__(self) -> None:
         self.failure: Failure | None = None
-        self.stops = False
 
 
 def is_parents(one: QueueEnd | WorkQueue) -> bool:
@@ -300,7 +295,7 @@ class QueueEnd:
 class Wait:
     """An item that ends when a mark, of any queue, is reached.
 
-    An error before the mark becomes an error of the waiting ``queue``, and stops its functions.
+    An error before the mark becomes an error of the waiting ``queue``.
     """
 
     __slots__ = ("_queue", "mark")
@@ -314,7 +309,7 @@ class Wait:
         self.mark.wait()
         failure = self.mark.failure
         if failure is not None and self._queue is not None:
-            self._queue.fail(failure, stops=True)
+            self._queue.fail(failure)
 
 
 class Turn:
@@ -495,18 +490,14 @@ class WorkQueue:
         if _engine is not None:
             _engine.ended(self)
 
-    def fail(self, failure: Failure, *, stops: bool = False) -> None:
-        """Note an error, unless the queue has one: no wait raises a later error.
-
-        An error that ``stops`` the queue lets no function run until the stream has raised it.
-        """
+    def fail(self, failure: Failure) -> None:
+        """Note an error, unless the queue has one: no wait raises a later error."""
         with self._lock:  # or a wait could raise the first error meanwhile
             first = self.first
             if first.failure is None:
                 first.failure = failure
             elif first.failure.error is failure.error:
                 failure.is_told = True  # each error is reported once
-            first.stops = first.stops or stops
 
     def raise_error(self, mark: QueueEnd | None = None) -> None:
         """Raise the first error of the queue that no wait has raised, or the error of a mark."""

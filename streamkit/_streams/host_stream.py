@@ -49,13 +49,12 @@ class HostStream(Stream, metaclass=classes.Concrete):
 
     What it promises is documented on ``Stream``. Safe to use from any thread. ``done``, ``sync``
     and ``await`` raise the first error of a submitted function. Every wait that began before one
-    of them had raised it raises it too; later waits do not. The functions that were submitted after
-    the one that failed still run.
+    of them had raised it raises it too; later waits do not. A note says where the work was
+    submitted.
 
-    A stream that waits for failed work, as of another stream, has that error too, because the data
-    for its functions are not there. So the functions are dropped until ``done``, ``sync``,
-    ``await`` or ``with`` of this stream has raised the error. A note on the error says where the
-    work was submitted.
+    What is submitted after the failed function is dropped, because its data are not there, until
+    ``done``, ``sync``, ``await`` or ``with`` of this stream has raised the error. A stream that
+    waits for failed work, as of another stream, has that error too, and drops its functions so.
     """
 
     __slots__ = (
@@ -191,8 +190,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
         """Queue the call of a function, whose error every wait for the call raises.
 
         The next ``sync`` raises it, and so does the next ``sync`` of each stream that waits for the
-        call, whose functions do not run before that. An error that no wait can raise any more is
-        reported through ``sys.unraisablehook``, at the latest when the program ends.
+        call. What either is given after the call is dropped until then. An error that no wait can
+        raise any more is reported through ``sys.unraisablehook``, at the latest when the program
+        ends.
         The program waits at its end until all submitted work has run, unless a Ctrl-C stops that.
         The arguments are those of ``CudaStream.submit``; no value is returned either.
         """
@@ -218,8 +218,9 @@ class HostStream(Stream, metaclass=classes.Concrete):
     def __enter__(self, key: object = None, _: object = None, ordered: bool = False) -> Self:  # noqa: FBT001, FBT002 - as of a CUDA stream
         """Wait for the queue's turn; the body runs inline as its next item.
 
-        If the stream has waited for work that failed, the error is raised instead. ``use`` passes
-        its own options, and itself as the key under which ``open_scopes.leave`` ends the scope.
+        If a function before it, or work that the stream has waited for, has failed, the error is
+        raised instead. ``use`` passes its own options, and itself as the key under which
+        ``open_scopes.leave`` ends the scope.
         """
         self._check_open()
         scope = _HostScope(self, key or self)
@@ -237,15 +238,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
         open_scopes.leave(self, kind, error, trace)
 
     def record(
-        self,
-        event: EventLike | None = None,
-        *,
-        timing: bool = False,
-        external: bool = False,
-        enable_timing: None = None,
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> HostEvent:
-        if enable_timing is not None:
-            raise messages.misspelled_arguments("s.record", ["enable_timing"], ["timing"])
         self._check_open()
         self._refuse_external(external=external)
         if event is None:
@@ -304,8 +298,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
             trace.note(self, "wait", "wait", mark, is_inline=is_inline)
             is_own = event._source() is self  # noqa: SLF001 - the class is public
             self._put(Wait(mark, None if is_own or is_inline else self._work))
-            if is_inline and not is_own and mark.failure is not None:
-                self._stop_scope()
+            if is_inline and not is_own:
                 mark.raise_error()
 
     def _wait_for_future(self, future: object) -> None:
@@ -328,19 +321,8 @@ class HostStream(Stream, metaclass=classes.Concrete):
         if not is_inline:
             self._work.put(kind(what, self, step, call))
             return
-        try:
-            with step:
-                call()
-        except BaseException:
-            self._stop_scope()
-            raise
-
-    def _stop_scope(self) -> None:
-        """Note that a wait of this thread inside the stream's innermost scope has failed."""
-        scopes = reversed(open_scopes.stack.scopes)
-        scope = next((one for one in scopes if one.stream is self), None)
-        if scope is not None:  # a destructor in the worker has no scope
-            scope.stops = True
+        with step:
+            call()
 
     @property
     def done(self) -> bool:
@@ -419,7 +401,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
 class _Call(Function):
     """A function to call, which drops its references at the call: an error's frames hold it."""
 
-    __slots__ = ("_call", "_step", "_stream")
+    __slots__ = ("_call", "_first", "_step", "_stream")
     waits = False
 
     def __init__(
@@ -431,18 +413,20 @@ class _Call(Function):
     ) -> None:
         super().__init__(what)
         self._stream: Any = stream
+        self._first: Any = stream._work.first  # noqa: SLF001 - of this module
         self._step = step
         self._call: Any = call
 
     def __call__(self) -> None:
         """Call the function inside a scope of its stream; an error becomes the queue's.
 
-        A queue that has waited for failed work calls waits only.
+        After an error that no wait had raised when this was submitted, it is dropped, unless it is
+        a wait.
         """
-        stream, call = self._stream, self._call
-        self._stream = self._call = None
+        stream, first, call = self._stream, self._first, self._call
+        self._stream = self._first = self._call = None
         queue = stream._work  # noqa: SLF001 - of this module
-        if queue.first.stops and not self.waits:
+        if first.failure is not None and not self.waits:
             return
         key = object()
         scope = _HostScope(stream, key)
@@ -463,9 +447,9 @@ class _Call(Function):
             if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
                 raise  # a Ctrl-C, which only the main thread gets
             reports.note_source(error, self.what.source(queue.title))
-            queue.fail(Failure(error, self.what), stops=self.waits or scope.stops)
+            queue.fail(Failure(error, self.what))
         finally:
-            del stream, call, queue, scope
+            del stream, first, call, queue, scope
 
 
 class _WaitForWork(_Call):
@@ -493,7 +477,6 @@ class _HostScope:
     open = 0
     _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
-    stops = False  # whether a wait of this thread inside has failed
 
     def __init__(self, stream: HostStream, key: object) -> None:
         self.stream = stream
@@ -506,7 +489,7 @@ class _HostScope:
         self._step = trace.note(self.stream, "scope", "with", is_ordered=is_ordered)
         with trace.NOTHING if queue.idle else trace.note(self.stream, "synchronisation", "with"):
             turn.begin()
-        if queue.first.stops:
+        if queue.first.failure is not None:
             queue.raise_error()
         self._step.__enter__()
 

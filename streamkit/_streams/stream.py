@@ -322,17 +322,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         return calls.add(queue, call, what, self)  # type: ignore[no-any-return]
 
     def record(  # noqa: C901 - the hot path
-        self,
-        event: EventLike | None = None,
-        *,
-        timing: bool = False,
-        external: bool = False,
-        enable_timing: None = None,  # as a name of its own, since ** would cost three times as much
+        self, event: EventLike | None = None, *, timing: bool = False, external: bool = False
     ) -> Event:
         queue = self._queue
         if queue is None:
             queue = self._live()
-        if type(event) is CudaEvent and not timing and not external and enable_timing is None:
+        if type(event) is CudaEvent and not timing and not external:
             # the steady state: an event of ours again, on the stream that recorded it last
             core, mark, _ = event._last  # noqa: SLF001 - no attribute for users
             if core is not queue.core:
@@ -345,8 +340,6 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
                 except Exception as error:
                     raise events.core_error("cuEventRecord", error) from error
                 return event
-        if enable_timing is not None:
-            raise messages.misspelled_arguments("s.record", ["enable_timing"], ["timing"])
         if queue.thread is not None:
             ordering.check_thread(queue, self)
         if event is None:

@@ -21,7 +21,7 @@ from streamkit.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
 DISTRIBUTION = "streamkit-cuda"
 _LONGEST = threading.TIMEOUT_MAX / 2  # seconds: well below what a lock can wait for
@@ -85,10 +85,15 @@ def not_a_stream(obj: object) -> UnsupportedStreamError:
         )
     if isinstance(obj, type):
         return UnsupportedStreamError(f"cannot wrap {describe(obj)}: pass an instance of it.")
-    return UnsupportedStreamError(
-        f"cannot wrap {describe(obj)}: it is not a stream of a library that StreamKit knows, "
-        "and it has no __cuda_stream__() method."
+    why = (
+        "it is not a stream of a library that StreamKit knows, and has no __cuda_stream__() method"
     )
+    if is_array(obj):
+        why = (
+            "it is an array. streamkit.current_stream(of=x) gives the stream of its library, and "
+            "an array comes before its stream in streamkit.handoff(x, stream)"
+        )
+    return UnsupportedStreamError(f"cannot wrap {describe(obj)}: {why}.")
 
 
 def library_cannot_take(library: str, what: str, instead: str) -> UnsupportedStreamError:
@@ -205,6 +210,11 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     )
 
 
+def is_array(obj: object) -> bool:
+    """Whether the object's class is one of arrays, also of a library without an adapter."""
+    return any(hasattr(type(obj), name) for name in ("__dlpack__", "__cuda_array_interface__"))
+
+
 def not_an_array(obj: object) -> TypeError:
     """Return the error for the handoff of something that no library can lend as an array."""
     return TypeError(
@@ -252,22 +262,6 @@ def waits_in_dispatcher(future: object) -> RuntimeError:
         "which that thread has to learn of, and so it would never end. Sync the stream instead, or "
         "give the rest to its then()."
     )
-
-
-def misplaced_arguments(call: str, given: Sequence[object]) -> TypeError:
-    """Return the error for arguments without their names; ``call`` shows the right spelling."""
-    listed = ", ".join(map(describe, given))
-    return TypeError(f"{listed} needs the name of its argument: write {call}.")
-
-
-def misspelled_arguments(function: str, given: Iterable[str], known: Sequence[str]) -> TypeError:
-    """Return the error for named arguments that a function does not have."""
-    import difflib  # noqa: PLC0415 - slow to import, and for errors only
-
-    name = next(iter(given))
-    meant = difflib.get_close_matches(name, known, 1)
-    instead = f"write {function}({meant[0]}=...)" if meant else f"it has {', '.join(known)}"
-    return TypeError(f"{function}() has no argument {name!r}: {instead}.")
 
 
 def raise_timeout(what: object, timeout: float) -> NoReturn:

@@ -1,7 +1,4 @@
-"""The contract of streams, events and graphs, and of the objects that can stand for one.
-
-This file knows no library and calls no driver.
-"""
+"""The contract of streams, events and graphs, and of the objects that can stand for one."""
 
 from __future__ import annotations
 
@@ -11,9 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from streamkit._support.classes import StaticProtocol, made_by
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
-    from typing import Self
+    from typing import ParamSpec, Self, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 
 @made_by("streamkit.new_stream() makes a stream, and streamkit.wrap(obj) takes another library's")
@@ -31,7 +32,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
 
     _members: ClassVar[tuple[str, ...]] = (
         "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
-        "close", "__enter__", "__exit__", "__await__",
+        "submit", "then", "keep", "close", "__enter__", "__exit__", "__await__",
     )  # fmt: skip
 
     if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
@@ -162,6 +163,18 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """
 
     @abstractmethod
+    def submit(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call ``fn`` as this stream's work. The arguments are those of ``CudaStream.submit``."""
+
+    @abstractmethod
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call ``fn`` after all work so far. The arguments are those of ``CudaStream.then``."""
+
+    @abstractmethod
+    def keep(self, *objects: object) -> None:
+        """Hold objects for all work so far. The arguments are those of ``CudaStream.keep``."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give up an owned stream; returns at once, also while it is busy: its work still runs.
 
@@ -218,16 +231,11 @@ class Event(Protocol, metaclass=StaticProtocol):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until the last recorded point was reached.
 
-        If the event is recorded again meanwhile, the wait is for that.
+        If the event is recorded again meanwhile, the wait is for that. Errors as ``Stream.sync``'s.
 
         Args:
             timeout: At most so many seconds; None for as long as it takes.
             spin: As in ``Stream.sync``.
-
-        Raises:
-            TimeoutError: The time is over. The message names the event.
-            DriverError: Work before the point failed.
-            CaptureError: A capture forbids the wait.
         """
 
     @abstractmethod
@@ -313,14 +321,10 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     @abstractmethod
     def upload(self, stream: StreamLike | None = None) -> None:
-        """Bring the graph to the device, so that its first launch need not.
+        """Bring the graph to the device before its first launch; errors as ``launch``'s.
 
         Args:
             stream: As in ``launch``; outside of any scope, None is the graph's own.
-
-        Raises:
-            DeviceMismatchError: As in ``launch``.
-            CaptureError: The stream captures, or this graph is still being captured.
         """
 
     @abstractmethod

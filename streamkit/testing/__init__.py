@@ -33,12 +33,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    for place, names in _PLACES.items():
-        if name in names:
-            found = globals()[name] = getattr(importlib.import_module(place), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # to type checkers every name would be there
+
+    def __getattr__(name: str) -> Any:
+        for place, names in _PLACES.items():
+            if name in names:
+                found = globals()[name] = getattr(importlib.import_module(place), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

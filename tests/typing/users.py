@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 import numpy as np
 
 import streamkit as sk
+import streamkit.testing
 from streamkit.processes import ArrayToken, EventToken, Lease, open_event, token_from_bytes
 from streamkit.testing import accesses, assert_follows
 from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostStream
@@ -265,6 +266,28 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.wrap(fn)  # type: ignore[call-overload]
     sk.wrap(event)  # type: ignore[call-overload]
     sk.use("x")  # type: ignore[arg-type]
+
+
+def ten_wrong_lines(s: sk.Stream, t: sk.Stream, x: CudaArray) -> None:
+    sk.new_Stream()  # type: ignore[attr-defined]
+    streamkit.testing.assert_folows(s)  # type: ignore[attr-defined]
+    sk.new_stream(non_blocking=True)  # type: ignore[call-arg]
+    sk.use(s, t)  # type: ignore[call-arg, arg-type]
+    sk.current_stream(x)  # type: ignore[arg-type]
+    sk.handoff(s, x)  # type: ignore[type-var, arg-type]
+    s.wait(t, t)  # type: ignore[call-arg, arg-type]
+    s.submit(print_it, 5)  # type: ignore[arg-type]
+    s.keeps(x)  # type: ignore[attr-defined]
+    s.then(len, x)  # type: ignore[arg-type]
+
+
+def what_every_stream_has(s: sk.Stream, x: CudaArray) -> None:
+    s.submit(print_it, "x")
+    s.keep(x, x)
+    assert_type(s.then(len, "x").result(), int)
+
+
+def print_it(text: str) -> None: ...
 
 
 def checks_that_a_function_follows(array: CudaArray) -> None:

@@ -88,11 +88,3 @@ def test_name_and_owner_are_told_before_and_after_the_end():
     assert (stream.name, stream.owned, stream.closed) == ("mine", True, True)
     assert "'mine'" in repr(stream)
     assert (wrapped.closed, wrapped.owned) == (False, False)
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_torchs_name_for_timing_is_answered_with_ours_for_each_event(value):
-    stream = sk.new_stream()
-    for event in (None, stream.record()):  # the second takes the short way of an event seen before
-        with pytest.raises(TypeError, match=r"'enable_timing': write s\.record\(timing=\.\.\.\)"):
-            stream.record(event, enable_timing=value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
 
 import streamkit as sk
@@ -48,12 +49,11 @@ def test_a_newer_table_leads_to_the_known_one_and_managed_memory_is_on_its_devic
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"place": 1}, "on the host"),
         ({"place": 10}, "not an array that can be handed over"),
         ({"functions": ()}, "not an array that can be handed over"),
         ({"functions": ("from_object", "to_object")}, "not an array that can be handed over"),
     ],
-    ids=["host", "another GPU", "an empty table", "no current stream"],
+    ids=["another GPU", "an empty table", "no current stream"],
 )
 def test_what_tells_no_stream_of_cuda_is_refused(options, why):
     with pytest.raises(TypeError, match=why):
@@ -90,8 +90,14 @@ def test_of_a_library_with_an_adapter_it_is_that_ones(warp):
     array = warp.array(ptr=8, shape=1, dtype=float, device="cuda:0")
     with warp.ScopedStream(other, sync_enter=False):
         assert sk.current_stream(of=array) == sk.wrap(other)
-    with pytest.raises(TypeError, match="on the host"):
-        sk.current_stream(of=warp.zeros(1, device="cpu"))
+
+
+def test_of_an_array_on_the_host_it_is_what_is_current_without_a_name(warp):
+    for array in (warp.zeros(1, device="cpu"), np.zeros(1), Library(place=1).Array(0)):
+        assert sk.current_stream(of=array) == sk.current_stream()
+        for stream in (sk.new_stream(), sk.new_stream("cpu")):
+            with stream:
+                assert sk.current_stream(of=array) == stream
 
 
 def test_a_library_without_a_current_stream_is_named():

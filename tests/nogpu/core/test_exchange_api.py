@@ -121,12 +121,13 @@ sys.kept = described.adopted(tvm_ffi.from_dlpack)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_tensor_of_the_host_says_where_it_is():
-    tensor = need("tvm_ffi").from_dlpack(np.arange(5.0))
-    assert registry.adapter("tvm_ffi").array_device(tensor) is None
-    with pytest.raises(TypeError, match="on the host"):
-        sk.current_stream(of=tensor)
+@pytest.mark.parametrize("library", ["tvm_ffi", "torch", "numpy"])
+def test_an_array_of_the_host_has_the_stream_of_the_scope_around_the_call(library):
+    tensor = (np if library == "numpy" else need(library)).from_dlpack(np.arange(5.0))
     one, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+    assert sk.current_stream(of=tensor) == sk.default_stream("cpu")
+    with one:
+        assert sk.current_stream(of=tensor) == one
     assert sk.handoff(tensor, one, after=other) is tensor
 
 

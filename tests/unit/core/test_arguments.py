@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import gc
+import inspect
 import pickle
+import re
 import threading
 import types
 import weakref
@@ -19,6 +21,7 @@ from streamkit.backends import names  # the one table of them
 from streamkit.testing import adversarial, for_seeds
 from streamkit.types import CudaEvent, CudaStream, HostEvent, HostStream
 from support.later_functions import RUN_NOTHING, returns_a_coroutine
+from support.programs import run_python
 
 pytestmark = pytest.mark.quick
 
@@ -195,12 +198,8 @@ def test_a_class_that_implements_an_interface_is_made_as_any_other():
 @pytest.mark.parametrize(
     ("call", "instead"),
     [
-        (lambda s: sk.new_stream(non_blocking=True), r"'non_blocking'.*new_stream\(nonblocking="),
-        (lambda s: sk.new_stream("cpu", nam="x"), r"'nam'.*new_stream\(name="),
-        (lambda s: sk.new_stream(size=3), r"'size'.*device, nonblocking, priority, name"),
-        (lambda s: sk.use(s, ["torch"]), r"\['torch'\] .*streamkit\.use\(stream, libraries="),
-        (lambda s: sk.use(s, "torch", True), r"'torch', True .*use\(stream, libraries="),
-        (lambda s: sk.follow("torch", ["cupy"]), r"\['cupy'\] .*follow\(library, libraries="),
+        (lambda s: sk.use(s, ["torch"]), r"takes 2 positional arguments but 3 were given"),
+        (lambda s: sk.follow("torch", ["cupy"]), r"takes 2 positional arguments but 3 were given"),
         (lambda s: sk.follow(len), r"not .*function.*@streamkit\.follow\('torch'\)"),
         (lambda s: sk.share([1]), r"\[1\] is not an array, .* GPU.*pickle"),
         (lambda s: sk.share(np.ones(1)), r"is on the host: .*pickle"),
@@ -319,24 +318,18 @@ def test_a_coroutine_that_a_submitted_function_returns_is_its_error(stream):
 GUESSES = {
     "sk.wrap('cuda:0')": "which is a name and no stream. streamkit.new_stream(device) makes",
     "sk.use('torch')": "streamkit.current_stream(library) gives that of a library",
-    "sk.use(s, t)": "was given <streamkit.HostStream 't' cpu id=",
     "sk.use(s, libraries=pickle)": "no adapter for the module pickle",
     "sk.current_stream(torchlike)": "no adapter for the module torch: write 'torch'",
     "sk.follow(s)": "To work on a stream, write 'with streamkit.use(stream):'",
     "sk.use(s)(len)": "streamkit.use is not a decorator: write 'with streamkit.use(stream):'",
-    "sk.handoff(x, s, t)": "write streamkit.handoff(x, stream, after=...)",
-    "sk.new_event(enable_timing=True)": "write streamkit.new_event(timing=...)",
-    "sk.new_event('cpu')": "'cpu' needs the name of its argument: write streamkit.new_event(device",
+    "sk.wrap(x)": "streamkit.current_stream(of=x) gives the stream of its library",
+    "sk.handoff(s, x)": "an array comes before its stream in streamkit.handoff(x, stream)",
+    "sk.current_stream(x)": "write streamkit.current_stream(of=...)",
     "sk.record()": "has no attribute 'record': a stream has it, as in 's.record'.",
     "sk.sync": "a stream has it, as in 's.sync'.",
-    "sk.current_stream(0)": "0 needs the name of its argument: write streamkit.current_st",
-    "sk.current_stream('cuda:0')": "write streamkit.current_stream(device='cuda:0').",
-    "sk.current_stream('cpu')": "write streamkit.current_stream(device='cpu').",
-    "sk.current_stream('cuda')": "write streamkit.current_stream(device='cuda').",
-    "sk.current_streams(0)": "0 needs the name of its argument: write streamkit.current_st",
+    "sk.current_stream(0)": "0 needs the name of its argument: write streamkit.current_stream(",
+    "sk.current_stream('cuda:0')": "write streamkit.current_stream(device=...).",
     "s.to('cuda:0')": "no adapter for 'cuda:0', which is a device. Known: ",
-    "s.record(enable_timing=True)": "s.record() has no argument 'enable_timing': write s.record(",
-    "s.record(enable_timing=False)": "write s.record(timing=...)",
     "s.record(t)": "takes an event, not <streamkit.HostStream 't'",
     "s.record(x)": "is neither a host stream nor an event of one",
     "s.context": "lives on the host and has no context, which only CUDA has.",
@@ -352,6 +345,27 @@ def test_a_guess_is_answered_with_what_to_write(line):
     with pytest.raises((TypeError, AttributeError)) as raised:
         eval(line, names)  # noqa: S307 - ours
     assert GUESSES[line] in str(raised.value)
+
+
+def test_a_signature_shows_only_what_a_user_may_write():
+    calls = [getattr(sk, name) for name in sk.__all__ if inspect.isfunction(getattr(sk, name))]
+    calls += [sk.use, sk.follow, *map(HostStream.__dict__.get, ("record", "wait", "sync"))]
+    texts = [f"{call.__name__}{inspect.signature(call)}" for call in calls]
+    assert len(texts) > 20
+    assert not [text for text in texts if re.search(r"Never|\*_|enable_timing|misplaced", text)]
+
+
+def test_a_near_name_is_suggested_where_a_program_ends():
+    ended = run_python("-c", "import streamkit\nstreamkit.new_Stream")
+    assert "Did you mean: 'new_stream'?" in ended.stderr
+
+
+def test_help_begins_with_the_purpose_and_the_functions():
+    text = sk.__doc__.replace("\n", " ")
+    functions = {name for name in sk.__all__ if not isinstance(getattr(sk, name), type)}
+    functions |= {"use", "follow"}
+    assert functions - {"per_thread_stream", "StreamLike"} <= set(text.split())
+    assert "docs/index.md" in text
 
 
 def test_a_name_that_nothing_has_is_plainly_absent():

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.quick
 
 STREAM_NAMES = {
     "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
-    "close", "__enter__", "__exit__", "__await__",
+    "submit", "then", "keep", "close", "__enter__", "__exit__", "__await__",
 }  # fmt: skip
 EVENT_NAMES = {"handle", "device", "done", "sync", "to", "close", "__sub__", "__await__"}
 

@@ -62,8 +62,9 @@ def test_what_was_given_to_then_runs_to_its_end_before_a_normal_end():
 def test_the_exit_status_stays_the_programs(end, status):
     returned, out, err = run(f"""
         s.submit(time.sleep, 0.1)
-        s.submit(fail)
         s.submit(print, "x")
+        s.submit(fail)
+        s.submit(print, "dropped")
         {end}
     """)
     assert (returned, out) == (status, "x\n")

@@ -178,17 +178,38 @@ def test_what_was_given_before_the_wait_runs(load, work, hold):
     assert seen == ["before"]
 
 
-def test_the_streams_own_error_stops_only_those_who_wait_for_it(load, work):
+@pytest.mark.parametrize("end", ENDS)
+def test_what_follows_the_error_on_its_own_stream_is_dropped_until_it_was_raised(load, end):
     seen = []
+    load.submit(seen.append, "before")
     load.submit(fail)
-    load.wait(load.record())  # of its own: it waits for nothing
-    load.submit(seen.append, "own")
-    work.wait(load)
-    work.submit(seen.append, "other")
-    for stream in (work, load):
+    load.submit(seen.append, "rotten")
+    with pytest.raises(OSError, match="file is gone"):
+        end(load)
+    load.submit(seen.append, "new")
+    by_sync(load)  # raised once
+    assert seen == ["before", "new"]
+
+
+def test_what_was_submitted_before_the_error_was_raised_does_not_run_afterwards(load, hold):
+    gate, slow, seen = hold(load), concurrent.futures.Future(), []
+    load.submit(fail)
+
+    def sync():
         with pytest.raises(OSError, match="file is gone"):
-            stream.sync(LONG)
-    assert seen == ["own"]
+            load.sync()
+        seen.append("raised")
+
+    waiting = threading.Thread(target=sync)
+    waiting.start()
+    assert eventually(lambda: pending(load) == 3)
+    load.wait(slow)
+    load.submit(seen.append, "rotten")
+    gate.open()
+    waiting.join(LONG)
+    slow.set_result(None)
+    by_sync(load)
+    assert seen == ["raised"]
 
 
 def test_a_stopped_stream_raises_its_own_error_if_that_was_first(load, work, reported):
@@ -273,17 +294,6 @@ def test_inside_the_scope_the_wait_raises(load, work, link):
     work.submit(seen.append, "new")
     by_sync(work)
     assert seen == ["new"]
-
-
-@pytest.mark.parametrize("link", [*LINKS, by_a_future_of_another])
-def test_a_function_whose_wait_fails_stops_those_behind_it(load, work, link):
-    seen = []
-    load.submit(fail)
-    work.submit(link, load, work)
-    work.submit(seen.append, "rotten")
-    with pytest.raises(OSError, match="file is gone"):
-        by_sync(work)
-    assert not seen
 
 
 def test_a_function_that_handles_the_error_of_its_wait_goes_on(load, work):
