@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import sys
@@ -20,22 +21,17 @@ from support.queues import LONG, eventually, pending, together, within
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 
-def test_the_body_runs_after_what_was_queued_before(stream, hold):
+@pytest.mark.parametrize("scoped", [True, False])
+def test_the_body_runs_after_what_was_queued_before(stream, hold, scoped):
     gate, seen = hold(stream), []
     stream.submit(seen.append, "queued")
-    threading.Timer(0.02, gate.open).start()
-    with stream:
+    if scoped:
+        threading.Timer(0.02, gate.open).start()
+    with stream if scoped else contextlib.nullcontext():
         seen.append("body")
-    assert seen == ["queued", "body"]
-
-
-def test_the_control_without_the_scope_runs_before_what_was_queued(stream, hold):
-    gate, seen = hold(stream), []
-    stream.submit(seen.append, "queued")
-    seen.append("body")
     gate.open()
     stream.sync()
-    assert seen == ["body", "queued"]
+    assert seen == (["queued", "body"] if scoped else ["body", "queued"])
 
 
 @pytest.mark.parametrize("scoped", [True, False])

@@ -13,7 +13,7 @@ from streamkit._support import reports  # how long it is patient has no public n
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
 from support.programs import run_program
-from support.queues import LONG, eventually, pending, within
+from support.queues import LONG, eventually, pending, together, within
 
 
 def fails(seed, program):
@@ -739,12 +739,7 @@ def test_threads_that_wait_at_once_lose_and_double_nothing(eager_switching):
     for seed in range(4):
         seen.clear()
         with adversarial(seed):
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(6 * LONG)
-                assert not thread.is_alive(), "hanging"
+            together(4, work)
         for number in range(4):
             assert [step for who, step in seen if who == number] == list(range(50))
 
