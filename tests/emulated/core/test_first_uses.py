@@ -83,8 +83,7 @@ assert isinstance(first.to("warp"), warp.Stream)
 
 
 def test_the_first_scopes_move_each_library_once(program):
-    program(
-        """
+    program("""
 import importlib.metadata, threading
 import toya
 
@@ -117,9 +116,7 @@ other = sk.new_stream()
 with other:
     pass
 assert moves == [other.handle, 0], moves
-""",
-        toya="",
-    )
+""")
 
 
 def test_the_first_conversions_by_several_threads_are_one_object(program):

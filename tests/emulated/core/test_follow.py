@@ -70,9 +70,7 @@ with sk.use(one):
     toya.set_current_stream(two.to("toya"))
     assert handles()[0] == [two.handle] * 2, "where it is, not where the scope around it is"
     assert current_handles(toyb) == [one.handle]
-""",
-        toya="",
-        toyb="",
+"""
     )
 
 
@@ -221,7 +219,6 @@ assert "had enough" in str(error)
 assert current_handles(toya, toyb) == [one.handle, 0]
 assert error_of(sk.ScopeError, sk.follow("toya").__exit__, None, None, None)
 """,
-        toya="",
         toyb='\n\ndef enter(stream):\n    raise UnsupportedStreamError("toylib has had enough")\n',
     )
 
@@ -240,7 +237,6 @@ with sk.follow("toyb") as followed:
 """,
         toya="\n\ndef current(device):\n    from streamkit import NoDeviceError\n"
         '    raise NoDeviceError("no CUDA")\n',
-        toyb="",
     )
 
 
@@ -257,9 +253,7 @@ with sk.follow("toya") as followed:
     assert followed == other and int(driver.cuCtxGetDevice()[1]) == 1
     assert current_handles(toyb) == [other.handle]
 assert driver.cuCtxGetCurrent() == before
-""",
-        toya="",
-        toyb="",
+"""
     )
 
 

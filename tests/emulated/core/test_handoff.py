@@ -289,12 +289,7 @@ def test_the_gradient_of_a_warp_array_holds_the_memory_too(gate, warp):
     del array, gradient, lent
     gate.hold(target.handle)
     del left
-    gc.collect()
-    assert not of_gradient.freed.is_set()
-    gate.open()
-    target.sync()
-    gc.collect()
-    assert of_gradient.freed.is_set()
+    stays_until(gate, lambda: (target.sync(), gc.collect()), of_gradient.freed.is_set)
     assert memory.freed.is_set()
 
 
@@ -314,13 +309,8 @@ def test_a_second_stream_is_waited_for_too(gate, make):
     gate.hold(first.handle)
     del one
     del two
-    gc.collect()
     second.sync()
-    assert not memory.freed.is_set()
-    gate.open()
-    first.sync()
-    gc.collect()
-    assert memory.freed.is_set()
+    stays_until(gate, lambda: (first.sync(), gc.collect()), memory.freed.is_set)
 
 
 @each
@@ -348,12 +338,7 @@ def test_the_stream_object_may_go_first(gate, make):
     del target
     gc.collect()
     del lent
-    gc.collect()
-    assert not memory.freed.is_set()
-    gate.open()
-    check(driver.cuCtxSynchronize())
-    gc.collect()
-    assert memory.freed.is_set()
+    stays_until(gate, lambda: (check(driver.cuCtxSynchronize()), gc.collect()), memory.freed.is_set)
 
 
 @each
@@ -418,21 +403,6 @@ def test_a_stream_a_request_leaves_no_owner():
     check(driver.cuCtxSynchronize())
     gc.collect()
     assert [ref for ref in owners + memories if ref() is not None] == []
-
-
-def test_the_owner_of_a_queue_lives_as_long_as_memory_that_it_uses():
-    device = need("cuda").Device(0)
-    device.set_current()
-    owner, memory = device.create_stream(), Counted()
-    seen = weakref.ref(owner)
-    keepalive.keep_while_held(memory, Counted.is_held, sk.wrap(owner)._live())
-    del owner
-    gc.collect()
-    assert seen() is not None
-    memory.holders = 0
-    check(driver.cuCtxSynchronize())
-    gc.collect()
-    assert seen() is None
 
 
 # -- where it ends ----------------------------------------------------------------------------
@@ -613,12 +583,7 @@ def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(mak
 
     within(clear)
     sk.new_stream()
-    gc.collect()
-    assert not memory.freed.is_set()
-    gate.open()
-    stream.sync()
-    gc.collect()
-    assert memory.freed.is_set()
+    stays_until(gate, lambda: (stream.sync(), gc.collect()), memory.freed.is_set)
 
 
 @each

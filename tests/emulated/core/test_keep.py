@@ -68,6 +68,14 @@ def kinds(gate):
     yield sk.per_thread_stream(), 2
 
 
+def keep_one(gate, stream, raw=None):
+    """Have a stream that the gate holds keep a thing; return what tells whether it has gone."""
+    kept, seen = thing()
+    gate.hold(stream.handle if raw is None else raw)
+    stream.keep(kept)
+    return lambda: seen() is None
+
+
 # -- how long ---------------------------------------------------------------------------------
 
 
@@ -98,10 +106,7 @@ def test_it_lives_until_the_work_before_has_run(gate, make, kept):
 )
 def test_a_wait_that_was_needed_lets_go(gate, wait):
     stream = sk.new_stream(nonblocking=True)
-    kept, seen = thing()
-    gate.hold(stream.handle)
-    stream.keep(kept)
-    del kept
+    gone = keep_one(gate, stream)
     emulator.reset_calls()
 
     def open_later():
@@ -112,28 +117,20 @@ def test_a_wait_that_was_needed_lets_go(gate, wait):
     opener.start()
     wait(stream)
     opener.join()
-    assert seen() is None
+    assert gone()
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_on_every_kind_of_stream(gate, number):
     stream, raw = list(kinds(gate))[number]
-    kept, seen = thing()
-    gate.hold(raw)
-    stream.keep(kept)
-    del kept
-    stays_until(gate, stream.sync, lambda: seen() is None)
+    stays_until(gate, stream.sync, keep_one(gate, stream, raw))
 
 
 def test_in_another_context(gate):
     with another_context():
         raw = make_stream()
         stream = sk.from_handle(raw)
-        kept, seen = thing()
-        gate.hold(raw)
-        stream.keep(kept)
-        del kept
-        stays_until(gate, stream.sync, lambda: seen() is None)
+        stays_until(gate, stream.sync, keep_one(gate, stream, raw))
         del stream
         destroy_stream(raw)
         gc.collect()
@@ -166,22 +163,19 @@ def test_later_work_is_not_waited_for(gate):
     later.free()
 
 
+def sync_and_collect():
+    check(driver.cuCtxSynchronize())
+    gc.collect()
+
+
 @pytest.mark.parametrize("end", ["close", "forget"])
 def test_it_outlives_a_stream_that_is_given_up(gate, end):
     stream = sk.new_stream(nonblocking=True)
-    raw = stream._queue.handle  # not .handle: then it would be parked
-    kept, seen = thing()
-    gate.hold(raw)
-    stream.keep(kept)
+    gone = keep_one(gate, stream, stream._queue.handle)  # not .handle: then it would be parked
     if end == "close":
         stream.close()
-    del kept, stream
-    gc.collect()
-    assert seen() is not None
-    gate.open()
-    check(driver.cuCtxSynchronize())
-    gc.collect()
-    assert seen() is None
+    del stream
+    stays_until(gate, sync_and_collect, gone)
 
 
 def test_it_outlives_the_owner_of_the_stream(gate):
@@ -196,16 +190,9 @@ def test_it_outlives_the_owner_of_the_stream(gate):
             destroy_stream(self.handle)
 
     stream = sk.wrap(Owner())
-    kept, seen = thing()
-    gate.hold(stream.handle)
-    stream.keep(kept)
-    del kept, stream
-    gc.collect()
-    assert seen() is not None
-    gate.open()
-    check(driver.cuCtxSynchronize())
-    gc.collect()
-    assert seen() is None
+    gone = keep_one(gate, stream)
+    del stream
+    stays_until(gate, sync_and_collect, gone)
 
 
 # -- who lets it go ---------------------------------------------------------------------------
@@ -224,17 +211,13 @@ def test_it_outlives_the_owner_of_the_stream(gate):
 )
 def test_any_of_these_lets_it_go(gate, look):
     stream = sk.new_stream(nonblocking=True)
-    raw = stream.handle
-    kept, seen = thing()
-    gate.hold(raw)
-    stream.keep(kept)
-    del kept
+    gone = keep_one(gate, stream)
     look(stream)
-    assert seen() is not None
+    assert not gone()
     gate.open()
-    sync(raw)
+    sync(stream.handle)
     look(stream)
-    assert seen() is None
+    assert gone()
 
 
 def test_a_collection_in_the_middle_takes_nothing_else(gate, monkeypatch):
@@ -485,24 +468,31 @@ def test_a_capture_is_told_what_to_do_and_goes_on(capture):
     assert seen() is None
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_capture_that_begins_meanwhile_loses_nothing_that_was_kept_before(
-    gate, monkeypatch, count
-):
-    stream, mark, seen = sk.new_stream(nonblocking=True), ordering.mark, []
-    gate.hold(stream.handle)
-    for _ in range(count):
-        kept = Thing()
-        seen.append(weakref.ref(kept))
-        stream.keep(kept)
-    del kept
+@pytest.fixture
+def captures_meanwhile(monkeypatch):
+    """Have a capture of the queue begin when its next event is about to be recorded."""
+    mark = ordering.mark
 
     def begun_first(event, queue):
         monkeypatch.undo()
         check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
         mark(event, queue)
 
-    monkeypatch.setattr(ordering, "mark", begun_first)
+    return lambda: monkeypatch.setattr(ordering, "mark", begun_first)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_capture_that_begins_meanwhile_loses_nothing_that_was_kept_before(
+    gate, captures_meanwhile, count
+):
+    stream, seen = sk.new_stream(nonblocking=True), []
+    gate.hold(stream.handle)
+    for _ in range(count):
+        kept = Thing()
+        seen.append(weakref.ref(kept))
+        stream.keep(kept)
+    del kept
+    captures_meanwhile()
     with pytest.raises(sk.CaptureError):
         stream.keep(Thing())
     gc.collect()
@@ -515,18 +505,14 @@ def test_a_capture_that_begins_meanwhile_loses_nothing_that_was_kept_before(
     assert [ref for ref in seen if ref() is not None] == []
 
 
-def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_event(monkeypatch):
+def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_event(
+    captures_meanwhile,
+):
     """To ask would break it, and what is kept after would stay for ever."""
-    stream, mark = sk.new_stream(nonblocking=True), ordering.mark
+    stream = sk.new_stream(nonblocking=True)
     stream.keep(1)
     stream.sync()
-
-    def begun_first(event, queue):
-        monkeypatch.undo()
-        check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
-        mark(event, queue)
-
-    monkeypatch.setattr(ordering, "mark", begun_first)
+    captures_meanwhile()
     with pytest.raises(sk.CaptureError):
         stream.keep(Thing())
     gc.collect()
@@ -540,11 +526,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_e
 
 def test_beside_a_capture_of_this_thread_all_goes_on(gate, capture):
     stream = sk.new_stream(nonblocking=True)
-    kept, seen = thing()
-    gate.hold(stream.handle)
-    stream.keep(kept)
-    del kept
-    stays_until(gate, stream.sync, lambda: seen() is None)
+    stays_until(gate, stream.sync, keep_one(gate, stream))
     assert int(check(driver.cuStreamIsCapturing(capture))) == 1
 
 

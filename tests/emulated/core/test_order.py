@@ -88,41 +88,6 @@ def test_every_wait_holds_and_not_only_the_first(gate, devices, before, told):
     last.sync()
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("waits_for", ["the stream", "an event", "a foreign object"])
-def test_each_of_two_that_wait_for_one_source_is_held(gate, waits_for, before):
-    source, one, two, free = (sk.new_stream(nonblocking=True) for _ in range(4))
-    for _ in range(before):
-        one.wait(source)
-        two.wait(source)
-    gate.hold(source.handle)
-    waited = {"the stream": source, "an event": source.record()}.get(
-        waits_for, Foreign(source.handle)
-    )
-    one.wait(waited)
-    two.wait(waited)
-    assert held(one.handle)
-    assert held(two.handle)
-    assert idle(free.handle)
-    gate.open()
-    one.sync()
-    two.sync()
-
-
-@pytest.mark.parametrize("opened_first", [0, 1])
-def test_a_stream_that_waits_for_two_is_held_until_both_have_run(opened_first):
-    *sources, last = (sk.new_stream(nonblocking=True) for _ in range(3))
-    gates = [Gate(), Gate()]
-    for gate, source in zip(gates, sources, strict=True):
-        gate.hold(source.handle)
-        last.wait(source)
-    gates.pop(opened_first).open()
-    sources[opened_first].sync()
-    assert held(last.handle)
-    gates.pop().open()
-    last.sync()
-
-
 def test_streams_of_two_contexts_of_one_device_wait_for_each_other(gate):
     here = sk.new_stream(0, nonblocking=True)
     with another_context() as context:

@@ -266,8 +266,7 @@ with sk.new_stream():
 
 
 def test_the_device_is_put_back_after_a_library_that_changes_it(program):
-    program(
-        """
+    program("""
 import toya
 zero, one = sk.new_stream(0), sk.new_stream(1)
 def move(stream, move=toya.set_current_stream):
@@ -278,9 +277,7 @@ driver.cuCtxSetCurrent(one.context)
 with one:
     pass
 assert int(driver.cuCtxGetCurrent()[1]) == one.context
-""",
-        toya="",
-    )
+""")
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -315,8 +312,7 @@ assert driver.cuDevicePrimaryCtxGetState(0)[2] == 0
 
 
 def test_only_the_named_libraries_are_moved(program):
-    program(
-        """
+    program("""
 import toya, toyb
 stream = sk.new_stream()
 for _ in range(2):  # also when one choice follows another
@@ -325,10 +321,7 @@ for _ in range(2):  # also when one choice follows another
     with sk.use(stream, libraries="toya"):
         assert current_handles(toya, toyb) == [stream.handle, 0]
     assert current_handles(toya, toyb) == [0, 0]
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 FAILS_ON_DEMAND = """
@@ -446,7 +439,6 @@ with zero:
 assert len(streamkit_toyb.asked) == 6
 assert emulator.calls("cuCtxGetCurrent") == 2, "the driver was asked besides the library"
 """.replace("PATHS", repr([str(Path(__file__).parents[2])])),
-        toya="",
         toyb=TELLS,
     )
 
@@ -511,8 +503,7 @@ for stream in (zero, one):
 
 @pytest.mark.parametrize(("shared", "edges"), [(True, 2), (False, 4)])
 def test_libraries_on_one_queue_cost_an_ordered_scope_two_edges(program, shared, edges):
-    program(
-        f"""
+    program(f"""
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import emulator
 import toya, toyb
@@ -527,10 +518,7 @@ emulator.reset_calls()
 with sk.use(stream, ordered=True):
     pass
 assert emulator.calls("cuEventRecord") == emulator.calls("cuStreamWaitEvent") == {edges}
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 @pytest.mark.parametrize("captured", ["stream", "toya", "toyb"])
@@ -539,8 +527,7 @@ def test_an_ordered_scope_has_no_edge_over_the_border_of_a_capture(program, capt
 
     The stream either captures itself or forks from the library that does.
     """
-    program(
-        f"""
+    program(f"""
 import toya, toyb
 streams = dict(stream=sk.new_stream(), toya=sk.new_stream(), toyb=sk.new_stream())
 toya.set_current_stream(streams["toya"].to("toya"))
@@ -565,10 +552,7 @@ for outer in range(2):
     assert not driver.cuGraphDestroy(graph)[0]
     inside = False
     scope()
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 def test_an_ordered_scope_is_refused_where_the_legacy_stream_cannot_be_asked(warp, blocking):

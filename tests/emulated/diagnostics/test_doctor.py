@@ -247,8 +247,7 @@ print("ended", *(code for code, _ in codes()))
 
 
 def test_control_libraries_where_they_start_and_in_scopes_are_no_finding(program):
-    program(
-        f"""{CODES}
+    program(f"""{CODES}
 import toya, toyb
 assert codes() == []
 stream = sk.new_stream(nonblocking=True)
@@ -259,15 +258,11 @@ with stream:
 with sk.new_stream("cpu"):
     assert codes() == []
 assert codes() == []
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 def test_a_library_left_redirected(program):
-    program(
-        f"""{CODES}
+    program(f"""{CODES}
 import toya
 stream = sk.new_stream()
 toya.set_current_stream(stream.to("toya"))
@@ -277,28 +272,21 @@ assert (row.current.handle, row.current.kind) == (stream.handle, "blocking"), ro
 assert (row.version, row.loaded) == ("1", True), row
 toya.set_current_stream(toya.Stream(0))
 assert codes() == []
-""",
-        toya="",
-    )
+""")
 
 
 def test_libraries_on_a_blocking_and_on_a_nonblocking_stream(program):
-    program(
-        f"""{CODES}
+    program(f"""{CODES}
 import toya, toyb
 toya.set_current_stream(sk.new_stream(nonblocking=True).to("toya"))
 assert codes() == [("left-redirected", "toya"), ("blocking-mixture", None)], codes()
 toyb.set_current_stream(sk.new_stream(nonblocking=True).to("toyb"))
 assert ("blocking-mixture", None) not in codes()
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 def test_a_library_that_is_not_where_the_scope_puts_it(program):
-    program(
-        f"""{CODES}
+    program(f"""{CODES}
 import toya
 with sk.new_stream() as stream:
     toya.set_current_stream(toya.Stream(0))
@@ -308,10 +296,7 @@ with sk.new_stream() as stream:
     import toyb
     assert codes() == [("outside-the-scope", "toyb")], codes()
 assert codes() == []
-""",
-        toya="",
-        toyb="",
-    )
+""")
 
 
 CONTEXT = f"""{CODES}
@@ -338,8 +323,7 @@ assert codes() == []
 
 
 def test_a_library_on_a_stream_of_another_context(program):
-    program(
-        f"""{CONTEXT}
+    program(f"""{CONTEXT}
 import toya
 assert codes() == []
 made = create_context()
@@ -349,9 +333,7 @@ toya.set_current_stream(toya.Stream(int(raw)))
 assert codes() == [("left-redirected", "toya"), ("other-context", "toya")], codes()
 (row,) = [one for one in sk.doctor().libraries if one.name == "toya"]
 assert (row.current.context, row.current.primary) == (int(made), False), row
-""",
-        toya="",
-    )
+""")
 
 
 # -- captures ---------------------------------------------------------------------------------
@@ -387,8 +369,7 @@ for mode in range(3):
 
 
 def test_a_capture_left_open_on_a_wrapped_stream_that_its_owner_keeps(program):
-    program(
-        f"""{CAPTURE}
+    program(f"""{CAPTURE}
 import toya
 sk.doctor()
 driver.cuCtxSetCurrent(sk.default_stream().context)
@@ -399,16 +380,13 @@ assert codes() == [("open-capture", None)], codes()
 assert repr(held) in sk.doctor().findings[-1].what
 end(raw)
 assert codes() == []
-""",
-        toya="",
-    )
+""")
 
 
 @pytest.mark.parametrize("nonblocking", [True, False])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_capture_left_open_on_a_librarys_current_stream(program, nonblocking, known):
-    program(
-        f"""{CAPTURE}
+    program(f"""{CAPTURE}
 import toya
 sk.doctor()
 for mode in range(3):
@@ -423,15 +401,12 @@ for mode in range(3):
     end(raw)
     toya.set_current_stream(toya.Stream(0))
     assert codes() == []
-""",
-        toya="",
-    )
+""")
 
 
 @pytest.mark.parametrize("device", [0, 1])
 def test_a_capture_on_a_blocking_stream_that_nobody_shows(program, device):
-    program(
-        f"""{CAPTURE}
+    program(f"""{CAPTURE}
 import toya
 assert codes() == []
 with sk.new_stream({device}):
@@ -441,9 +416,7 @@ assert codes() == [("open-capture", None)], codes()
 assert "a blocking stream of this process" in sk.doctor().findings[-1].what
 end(raw)
 assert codes() == []
-""",
-        toya="",
-    )
+""")
 
 
 # -- plugins ----------------------------------------------------------------------------------
@@ -498,5 +471,4 @@ def current(device):
     from streamkit import NoDeviceError
     raise NoDeviceError("this build of toylib has no CUDA")
 """,
-        toye="",
     )

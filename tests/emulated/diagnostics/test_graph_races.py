@@ -282,33 +282,3 @@ def test_what_is_found_is_what_nothing_orders(program):
     assert (report.coverage.understood, report.coverage.missed) == (len(expected.uses), ())
     g.close()
     check(driver.cuMemFree(memory))
-
-
-@settings(always_the_same, max_examples=50)
-@given(PROGRAM, st.tuples(st.just("wait"), _stream, _stream), st.integers(0, 12))
-def test_a_wait_that_is_added_adds_no_race(program, wait, place):
-    memory = int(check(driver.cuMemAlloc(BYTES)))
-    need("cupy")
-    last = ("fill", 0, (60, 1))
-    found = []
-    for tried in ([*program, last], [*program[:place], wait, *program[place:], last]):
-        g, _ = captured(tried, memory)
-        found.append(pairs(g.races()))
-        g.close()
-    assert found[1] <= found[0]
-    check(driver.cuMemFree(memory))
-
-
-@pytest.mark.parametrize("missing", range(4))
-def test_the_one_wait_that_is_missing_is_the_pair_that_is_told(missing):
-    memory = int(check(driver.cuMemAlloc(BYTES)))
-    need("cupy")
-    steps = []
-    for number in range(4):
-        steps.append(("fill", 1, (8 * number, 8)))
-        steps += [("wait", 2, 1)] * (number != missing)
-        steps.append(("ufunc", 2, (8 * number, 8), (32 + number, 1)))
-        steps.append(("wait", 1, 2))
-    g, _ = captured(steps, memory)
-    assert pairs(g.races()) == {(2 * missing, 2 * missing + 1)}
-    check(driver.cuMemFree(memory))

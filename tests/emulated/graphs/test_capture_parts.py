@@ -120,13 +120,14 @@ def joins_capture(stream, mode):
 """
 )
 
-START = """
-import gc
+START = f"""
+import gc, sys
+sys.path[:0] = [{str(Path(__file__).parents[2])!r}]  # of the emulator, and what is beside it
 import onelib, twolib
 from streamkit._queues import active_captures  # what holds the collector back must end
 driver.cuInit(0)
-stream = sk.new_stream(nonblocking=True)
-event = sk.new_event()
+stream = sk.new_stream(DEVICE, nonblocking=True)
+event = sk.new_event(device=DEVICE)
 
 def work():
     with sk.capture(stream, mode="relaxed") as g:
@@ -139,11 +140,20 @@ ORDER = streamkit_onelib.log = streamkit_twolib.log = []
 """
 
 
+@pytest.fixture
+def captures(program):  # noqa: F811
+    """Run a program in which onelib begins captures, with these additions, and twolib joins."""
+
+    def captures(code, additions="", *, device=0, **others):
+        libraries = {"onelib": BEGINS + additions, "twolib": JOINS, **others}
+        program(START.replace("DEVICE", str(device)) + code, **libraries)
+
+    return captures
+
+
 @pytest.mark.parametrize("fails", ["begin", "end"])
-def test_parts_are_asked_in_order_and_given_up_after_a_failure(program, fails):  # noqa: F811
-    program(
-        START
-        + f"""
+def test_parts_are_asked_in_order_and_given_up_after_a_failure(captures, fails):
+    captures(f"""
 g = work()
 assert ORDER == [
     "onelib prepare", "twolib prepare", "onelib pool", "twolib pool",
@@ -188,16 +198,11 @@ with sk.capture(stream, mode="relaxed"):
     thread.start()
     thread.join()
 assert "onelib and twolib can take part in one at a time" in refused[0], refused
-""",
-        onelib=BEGINS,
-        twolib=JOINS,
-    )
+""")
 
 
-def test_a_library_may_begin_on_a_stream_that_no_other_living_graph_has(program):  # noqa: F811
-    program(
-        START
-        + """
+def test_a_library_may_begin_on_a_stream_that_no_other_living_graph_has(captures):
+    captures("""
 first, second = work(), work()
 with sk.capture(mode="relaxed") as third:
     third.stream.record(event, external=True)
@@ -210,10 +215,7 @@ del first, second, third
 for _ in range(3):
     work()
 assert {origin for _, origin in origins[3:]} <= {own, other, same}, origins
-""",
-        onelib=BEGINS,
-        twolib=JOINS,
-    )
+""")
 
 
 HOLDS = """
@@ -226,11 +228,10 @@ address = driver.cuMemHostGetDevicePointer(host, 0)[1]
 
 
 @pytest.mark.parametrize("ends", ["g.close()", "del g"])
-def test_a_private_stream_serves_one_graph_until_its_last_run_has_ended(program, ends):  # noqa: F811
+def test_a_private_stream_serves_one_graph_until_its_last_run_has_ended(captures, ends):
     """The library keeps memory for the stream, which that run uses."""
-    program(
-        START
-        + HOLDS
+    captures(
+        HOLDS
         + """
 def private():
     with sk.capture(mode="relaxed") as g:
@@ -260,9 +261,7 @@ def many():
 
 known = {*many()}
 assert {*many()} <= known, known  # there are as many as graphs that lived at once
-""".replace("ENDS", ends),
-        onelib=BEGINS,
-        twolib=JOINS,
+""".replace("ENDS", ends)
     )
 
 
@@ -272,10 +271,9 @@ Graph.shared = "toylib's scratch memory"
 """
 
 
-def test_a_second_living_graph_of_one_stream_warns_if_its_library_shares(program):  # noqa: F811
-    program(
-        START
-        + """
+def test_a_second_living_graph_of_one_stream_warns_if_its_library_shares(captures):
+    captures(
+        """
 import sys, warnings
 
 def told(call):
@@ -320,31 +318,21 @@ graphs[0].launch(stream)
 graphs.clear()
 keep()
 """,
-        onelib=BEGINS + SHARES,
-        twolib=JOINS,
+        SHARES,
     )
 
 
-def test_graphs_of_one_stream_that_share_nothing_warn_of_nothing(program):  # noqa: F811
-    program(
-        START
-        + """
+def test_graphs_of_one_stream_that_share_nothing_warn_of_nothing(captures):
+    captures("""
 import warnings
 warnings.simplefilter("error")
 graphs = [work(), work()]
-""",
-        onelib=BEGINS,
-        twolib=JOINS,
-    )
+""")
 
 
-def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(program):  # noqa: F811
+def test_runs_on_streams_first_seen_in_captures_are_in_order_with_a_library(captures):
     """What a library does before each run is ordered by an edge, so the two must not be one."""
-    program(
-        START
-        + """
-import sys
-sys.path[:0] = PATHS
+    captures("""
 import emulator
 seen = []
 driver.cuCtxSetCurrent(stream.context)
@@ -361,10 +349,7 @@ g.launch(seen[1])
 assert emulator.calls("cuStreamWaitEvent") == 1
 g.launch(seen[1])
 assert emulator.calls("cuStreamWaitEvent") == 1
-""".replace("PATHS", repr([str(Path(__file__).parents[2])])),
-        onelib=BEGINS,
-        twolib=JOINS,
-    )
+""")
 
 
 THE_DRIVERS = """
@@ -378,13 +363,10 @@ Graph.launch = launch
 """
 
 
-def test_a_graph_that_a_library_leaves_to_the_driver_is_launched_by_it(program):  # noqa: F811
+def test_a_graph_that_a_library_leaves_to_the_driver_is_launched_by_it(captures):
     """From the second time on, at the price of the driver's own graphs from the third on."""
-    program(
-        START
-        + """
-import sys
-sys.path[:0] = PATHS
+    captures(
+        """
 import emulator
 g = work()
 ORDER.clear()
@@ -408,9 +390,8 @@ adapter.borrow = borrow
 error_of(sk.UnsupportedStreamError, g.launch, sk.new_stream())
 g.close()
 assert ORDER == ["onelib launch", "onelib close"], ORDER
-""".replace("PATHS", repr([str(Path(__file__).parents[2])])),
-        onelib=BEGINS + THE_DRIVERS,
-        twolib=JOINS,
+""",
+        THE_DRIVERS,
     )
 
 
@@ -427,12 +408,9 @@ Graph.close, found = close, []
 """
 
 
-def test_the_end_of_a_graph_is_on_its_device_and_moves_nobody(program):  # noqa: F811
-    program(
-        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
-            "sk.new_event()", "sk.new_event(device=1)"
-        )
-        + """
+def test_the_end_of_a_graph_is_on_its_device_and_moves_nobody(captures):
+    captures(
+        """
 contexts = 0, int(driver.cuDevicePrimaryCtxRetain(0)[1])
 for context in contexts:
     graphs = [work(), work()]
@@ -442,8 +420,8 @@ for context in contexts:
     assert int(driver.cuCtxGetCurrent()[1]) == context, context
 assert streamkit_onelib.found == 4 * [stream.context], streamkit_onelib.found
 """,
-        onelib=BEGINS + LEAVES_A_CONTEXT,
-        twolib=JOINS,
+        LEAVES_A_CONTEXT,
+        device=1,
     )
 
 
@@ -458,20 +436,17 @@ found = []
 """
 
 
-def test_a_library_prepares_on_the_device_of_the_capture(program):  # noqa: F811
-    program(
-        START.replace("nonblocking=True)", "device=1, nonblocking=True)").replace(
-            "sk.new_event()", "sk.new_event(device=1)"
-        )
-        + """
+def test_a_library_prepares_on_the_device_of_the_capture(captures):
+    captures(
+        """
 before = driver.cuDevicePrimaryCtxRetain(0)[1]
 driver.cuCtxSetCurrent(before)
 work()
 assert streamkit_onelib.found == [stream.context], streamkit_onelib.found
 assert int(driver.cuCtxGetCurrent()[1]) == int(before)
 """,
-        onelib=BEGINS + REMEMBERS_THE_CONTEXT,
-        twolib=JOINS,
+        REMEMBERS_THE_CONTEXT,
+        device=1,
     )
 
 
@@ -486,18 +461,12 @@ emptied = []
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(program, device):  # noqa: F811
+def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(captures, device):
     """Nor on the other device, for which the library waits too."""
-    program(
-        START
-        + f"busy = sk.new_stream({device}, nonblocking=True)"
-        + """
-import ctypes
+    captures(
+        f"""{HOLDS}
+busy = sk.new_stream({device}, nonblocking=True)
 emptied = streamkit_onelib.emptied
-driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
-host = int(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP)[1])
-word = ctypes.c_uint32.from_address(host)
-address = driver.cuMemHostGetDevicePointer(host, 0)[1]
 
 def hold():
     word.value = 0
@@ -519,16 +488,13 @@ hold()
 assert (end(63), end(1)) == (2, 3)
 word.value = 1
 """,
-        onelib=BEGINS + EMPTIES_ITS_CACHE,
-        twolib=JOINS,
+        EMPTIES_ITS_CACHE,
     )
 
 
-def test_a_failed_capture_lets_go_of_the_blocks_variables(program):  # noqa: F811
+def test_a_failed_capture_lets_go_of_the_blocks_variables(captures):
     """At once: torch keeps the nodes of a forward pass as long as its result is alive."""
-    program(
-        START
-        + """
+    captures("""
 import weakref
 
 class Array:
@@ -548,10 +514,7 @@ except sk.CaptureError as error:
     assert "not permitted" in str(error)
     assert seen[0]() is not None
 assert seen[0]() is None
-""",
-        onelib=BEGINS,
-        twolib=JOINS,
-    )
+""")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in destructors
@@ -594,11 +557,10 @@ told = []
 """
 
 
-def test_calls_before_the_capture_are_in_the_librarys_block_too(program):  # noqa: F811
+def test_calls_before_the_capture_are_in_the_librarys_block_too(captures):
     """Threads of its own would otherwise give the GPU work that the capture then misses."""
-    program(
-        START
-        + """
+    captures(
+        """
 driver.cuCtxSetCurrent(stream.context)
 cell = int(driver.cuMemAlloc(4)[1])
 told, seen = streamkit_onelib.told, []

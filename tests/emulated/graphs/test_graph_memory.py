@@ -166,9 +166,23 @@ def work():
     stream.sync()
     return g
 
+def pool_goes_when_open(gate):
+    sk.new_stream()
+    assert library.pools[-1]() is not None
+    gate.open()
+    check(driver.cuCtxSynchronize())
+    assert eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
+    gate.free()
+
 sk.current_streams()  # loads the adapter
 import streamkit_onelib as library
 """
+
+
+@pytest.fixture
+def program_of_a_part(program):  # noqa: F811 - the fixture
+    """Run a program with a toy library that takes part in captures."""
+    return lambda code: program(START + code, onelib=TAKES_PART)
 
 
 @pytest.mark.parametrize(
@@ -182,24 +196,16 @@ import streamkit_onelib as library
     ],
 )
 def test_a_pool_waits_for_what_was_submitted_before_the_end_and_close_does_not(
-    program,  # noqa: F811 - the fixture
-    reader,
+    program_of_a_part, reader
 ):
     """A queue may read an array of the graph that was dropped, long after the last launch."""
-    program(
-        START
-        + f"""
+    program_of_a_part(f"""
 reader = {reader}
 g, gate = work(), Gate()
 gate.hold(int(reader.handle))
 g.close()
 assert gate.closed
-sk.new_stream()
-assert library.pools[-1]() is not None
-gate.open()
-check(driver.cuCtxSynchronize())
-assert eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
-gate.free()
+pool_goes_when_open(gate)
 
 g, gate = work(), Gate()
 g.close()
@@ -207,15 +213,11 @@ gate.hold(int(reader.handle))  # what comes later has no array of the graph
 assert eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
 assert gate.closed
 gate.free()
-""",
-        onelib=TAKES_PART,
-    )
+""")
 
 
-def test_a_pool_waits_where_a_library_is(program):  # noqa: F811 - a fixture
-    program(
-        START
-        + """
+def test_a_pool_waits_where_a_library_is(program_of_a_part):
+    program_of_a_part("""
 handle = make_stream()
 g, gate = work(), Gate()
 onelib.set_current_stream(onelib.Stream(handle))  # StreamKit has never seen it
@@ -223,21 +225,12 @@ gate.hold(handle)
 g.close()
 for other in (stream.handle, 1):
     check(driver.cuStreamSynchronize(other))
-sk.new_stream()
-assert library.pools[-1]() is not None
-gate.open()
-check(driver.cuCtxSynchronize())
-assert eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
-gate.free()
-""",
-        onelib=TAKES_PART,
-    )
+pool_goes_when_open(gate)
+""")
 
 
-def test_a_pool_waits_until_a_queue_that_captures_can_be_asked(program):  # noqa: F811 - a fixture
-    program(
-        START
-        + """
+def test_a_pool_waits_until_a_queue_that_captures_can_be_asked(program_of_a_part):
+    program_of_a_part("""
 other = sk.new_stream(nonblocking=True)
 g, gate = work(), Gate()
 gate.hold(other.handle)
@@ -247,26 +240,16 @@ sk.new_stream()
 assert library.pools[-1]() is not None
 assert int(check(driver.cuStreamIsCapturing(other.handle))) == 1
 check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
-sk.new_stream()
-assert library.pools[-1]() is not None
-gate.open()
-check(driver.cuCtxSynchronize())
-assert eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
-gate.free()
-""",
-        onelib=TAKES_PART,
-    )
+pool_goes_when_open(gate)
+""")
 
 
 @pytest.mark.parametrize("fails", ["in the block", "at its end"])
 def test_a_pool_of_a_failed_capture_waits_for_what_ran_elsewhere_meanwhile(
-    program,  # noqa: F811 - the fixture
-    fails,
+    program_of_a_part, fails
 ):
     """A library allocates from it in the whole thread: also for work on streams outside."""
-    program(
-        START
-        + f"""
+    program_of_a_part(f"""
 other, gate = sk.new_stream(nonblocking=True), Gate()
 gate.hold(other.handle)
 try:
@@ -276,25 +259,13 @@ try:
 except (KeyError, sk.CaptureError) as error:  # at its end: nothing was captured
     failure = error
 assert gate.closed
-sk.new_stream()
-assert library.pools[-1]() is not None
-gate.open()
-check(driver.cuCtxSynchronize())
-is_gone = eventually(lambda: sk.new_stream() and library.pools[-1]() is None)
-assert is_gone, "the failure keeps it"
-gate.free()
-""",
-        onelib=TAKES_PART,
-    )
+pool_goes_when_open(gate)  # also while somebody has the failure
+""")
 
 
-def test_a_library_frees_what_it_deferred_at_the_end_of_each_capture(
-    program,  # noqa: F811 - the fixture
-):
+def test_a_library_frees_what_it_deferred_at_the_end_of_each_capture(program_of_a_part):
     """And at no other time: a graph that never ran has left its addresses to the next."""
-    program(
-        START
-        + """
+    program_of_a_part("""
 g = work()
 assert library.log == ["begin", "end", "free"], library.log
 library.log.clear()
@@ -329,9 +300,7 @@ with sk.capture(other):
     thread.start()
     thread.join()
 assert library.log == ["begin", "refused", "end", "free"], library.log
-""",
-        onelib=TAKES_PART,
-    )
+""")
 
 
 # -- what Warp deferred ---------------------------------------------------------------------------

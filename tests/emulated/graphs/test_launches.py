@@ -47,6 +47,16 @@ def end_of_a_capture(raw):
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
 
 
+def stays_until_open(gate, seen, wait=lambda: None):
+    """Fail unless what a graph kept is there while the gate is closed, and then goes."""
+    sk.new_stream()
+    assert seen() is not None
+    gate.open()
+    wait()
+    settle()
+    assert seen() is None
+
+
 # -- what it costs ----------------------------------------------------------------------------
 
 
@@ -245,12 +255,7 @@ def test_what_a_graph_kept_goes_once_its_last_launch_is_done(captured, gate, lau
     del stream
     g.close()
     del g
-    sk.new_stream()
-    assert seen() is not None
-    gate.open()
-    check(driver.cuStreamSynchronize(handle))
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen, lambda: check(driver.cuStreamSynchronize(handle)))
     assert cell.read() == 2
 
 
@@ -263,12 +268,7 @@ def test_the_last_of_two_streams_tells_the_end_of_both(captured, gate):
     g.launch(second)
     assert not eventually(lambda: not busy(second.handle), seconds=0.2)
     g.close()
-    sk.new_stream()
-    assert seen() is not None
-    gate.open()
-    second.sync()
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen, second.sync)
 
 
 def test_a_stream_that_nobody_holds_may_die_before_the_graph(captured, gate):
@@ -280,11 +280,7 @@ def test_a_stream_that_nobody_holds_may_die_before_the_graph(captured, gate):
     gc.collect()
     destroy_stream(raw)
     g.close()
-    sk.new_stream()
-    assert seen() is not None
-    gate.open()
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen)
 
 
 def test_a_graph_given_up_while_its_stream_captures_goes_later(captured):
@@ -318,12 +314,7 @@ def test_a_capture_that_begins_while_the_end_is_marked_is_not_asked(captured, ga
     sk.new_stream()
     assert capturing(stream.handle) == 1
     end_of_a_capture(stream.handle)
-    sk.new_stream()
-    assert seen() is not None
-    gate.open()
-    stream.sync()
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen, stream.sync)
 
 
 def test_a_steady_launch_destroys_what_waits_for_its_end(captured, cells, gate):
@@ -367,11 +358,7 @@ def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(
         g.launch(stream)
     g.close()
     assert busy(stream.handle)
-    assert seen() is not None
-    gate.open()
-    stream.sync()
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen, stream.sync)
     assert cell.read() == 2
 
 
@@ -390,12 +377,7 @@ def test_an_interrupt_before_a_launch_forgets_no_run(captured, gate, monkeypatch
         patch.setattr(graphs, "launch", interrupted)
         g.launch(second)
     g.close()
-    sk.new_stream()
-    assert seen() is not None
-    gate.open()
-    first.sync()
-    settle()
-    assert seen() is None
+    stays_until_open(gate, seen, first.sync)
 
 
 def test_threads_launch_one_graph_until_it_is_closed(captured):

@@ -5,6 +5,7 @@ Each has a process of its own, for a library is moved for as long as its process
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,14 @@ def current(device):
 
 @pytest.fixture
 def program(tmp_path):
-    """Run a program that has some toy libraries installed, each with an adapter of its own."""
+    """Run a program that has some toy libraries installed, each with an adapter of its own.
+
+    Those named toya to toyz are installed where the program names them, with additions or without.
+    """
 
     def run(code, **additions):
+        named = sorted({*re.findall(r"\btoy[a-z]\b", code), *additions})
+        additions = {name: additions.get(name, "") for name in named}
         library = (SOURCE / "toylib.py").read_text()
         plugin = (SOURCE / "streamkit_toylib.py").read_text()
         adapter = plugin.partition("\n\n\ndef bind(")[0] + STEPS

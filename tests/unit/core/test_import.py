@@ -15,45 +15,24 @@ from support.programs import ROOTS, python
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 
-def test_nothing_outside_the_standard_library_is_imported():
+def test_nothing_foreign_slow_or_of_later_use_is_imported_and_no_thread_is_started():
+    """A slow one costs as much as all of StreamKit; who needs one imports it at its first use."""
     python("""
-import sys
-before = set(sys.modules)
+import sys, threading
+before, threads = set(sys.modules), threading.enumerate()
 import streamkit
-roots = {name.partition(".")[0] for name in set(sys.modules) - before}
-foreign = roots - set(sys.stdlib_module_names) - {"streamkit"}
+assert threading.enumerate() == threads
+new = set(sys.modules) - before
+foreign = {name.partition(".")[0] for name in new} - {*sys.stdlib_module_names, "streamkit"}
 assert not foreign, foreign
-""")
-
-
-def test_no_slow_module_of_the_standard_library_is_imported():
-    """Each costs as much as all of StreamKit; who needs one imports it at its first use."""
-    python("""
-import sys
-before = set(sys.modules)
-import streamkit
 slow = {"asyncio", "concurrent", "ctypes", "dataclasses", "email", "importlib.metadata", "inspect",
         "json", "logging", "pathlib", "socket", "subprocess", "tempfile", "traceback", "urllib"}
-assert not slow & set(sys.modules) - before, slow & set(sys.modules) - before
-""")
-
-
-def test_no_adapter_is_imported():
-    python("""
-import sys
-import streamkit
-adapters = [name for name in sys.modules if name.startswith("streamkit.backends.")
+assert not slow & new, slow & new
+adapters = [name for name in new if name.startswith("streamkit.backends.")
             and (name.endswith("protocol") or name.count(".") > 2)]  # a row is the folder itself
 assert not adapters, adapters
-""")
-
-
-def test_no_thread_is_started():
-    python("""
-import threading
-before = threading.enumerate()
-import streamkit
-assert threading.enumerate() == before
+later = {"streamkit.processes", "streamkit.types", "streamkit.testing"}
+assert not later & new, later & new
 """)
 
 
@@ -140,15 +119,6 @@ def test_a_name_that_is_elsewhere_is_not_at_the_top_and_the_error_says_where(hom
 def test_share_is_also_beside_what_it_returns():
     assert processes.share is sk.share
     assert set(processes.__all__) == {*ELSEWHERE["processes"], "share"}
-
-
-def test_the_classes_are_imported_by_those_who_ask_for_them():
-    python("""
-import sys
-import streamkit
-later = {"streamkit.processes", "streamkit.types", "streamkit.testing"}
-assert not later & set(sys.modules), later & set(sys.modules)
-""")
 
 
 def test_from_handle_is_one_function():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -11,10 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamkit
-from streamkit import protocols
 from streamkit._queues import registry  # its rows name the libraries
-from streamkit.types import CudaStream
-from support.documents import ROOT as CHECKOUT
 from support.site import extension
 
 pytestmark = pytest.mark.once
@@ -128,18 +124,6 @@ def test_what_only_looks_takes_no_more_from_what_acts_than_the_seam():
     assert taken == {"backends": set(), **SEAM}
 
 
-def test_audit_and_races_stand_on_what_was_recorded_and_not_on_each_other():
-    rooms = {
-        (*one.split(".")[1:3], *other.split(".")[1:3])
-        for one, found in GRAPH.items()
-        for other in found
-        if folder(one) == folder(other) == "diagnostics"
-    }
-    pairs = {(room[1], room[3]) for room in rooms if len(room) == 4}
-    assert {("audit", "recording"), ("races", "recording"), ("races", "pictures")} <= pairs
-    assert not {("audit", "races"), ("races", "audit")} & pairs
-
-
 def test_no_modules_import_each_other():
     assert list(TopologicalSorter(GRAPH).static_order())
 
@@ -212,59 +196,3 @@ def f():
     }  # fmt: skip
     with pytest.raises(ValueError, match="relative"):
         list(architecture.imports("from . import a", known))
-
-
-# -- the page that shows this table ------------------------------------------------------------
-
-
-def test_the_drawing_has_every_folder_and_no_arrow_that_is_not_an_import():
-    assert architecture.layers() == LAYERS
-    drawn = re.findall(r"<text[^>]*>(\w+)</text>", architecture.drawing())
-    assert sorted(drawn) == sorted(LAYERS)
-    of = architecture.folders()
-    assert all(shown <= of[name] for name, shown in architecture.direct(of).items())
-
-
-def test_every_folder_has_a_place_and_a_sentence():
-    listing = architecture.listing()
-    for name in LAYERS:
-        assert re.search(rf"^\| `{name}` \| \S.*\. \|", listing, re.MULTILINE), name
-
-
-# -- the picture of the way from an object to a stream ------------------------------------------
-
-FLOW = (CHECKOUT / "docs" / "pictures" / "flow.svg").read_text(encoding="utf-8")
-BOXES = {  # what stands in a box, and the file that it is
-    "registry": "_queues.registry",
-    "its adapter": "backends",
-    "queue": "protocols.queues",
-    "CudaStream": "_streams.stream",
-    "their adapter": "backends",
-    "driver": "_cuda.driver",
-}
-
-
-def line_below(title):
-    """The line that stands below the name of a box."""
-    found = re.search(rf">{title}</text>\n.*>(.*)</text>", FLOW)
-    assert found, title
-    return found[1]
-
-
-def test_the_boxes_of_the_picture_are_files_and_outsiders():
-    titles = set(re.findall(r"<rect.*\n.*>(.*)</text>", FLOW))
-    assert titles == {*BOXES, "any stream", "a genuine stream"}
-    assert {f"streamkit.{name}" for name in BOXES.values()} <= set(GRAPH)
-
-
-def test_what_the_picture_says_of_a_box_is_there():
-    calls = dict(re.findall(r">(sk?\.\w+)\((\w+)\)<", FLOW))
-    assert calls["sk.wrap"] in inspect.signature(streamkit.wrap).parameters
-    assert calls["s.to"] in inspect.signature(CudaStream.to).parameters
-    assert all(hasattr(CudaStream, name) for name in line_below("CudaStream").split(", "))
-    made_of = inspect.signature(protocols.Queue).parameters.values()
-    asked = [one.name for one in made_of if one.kind is one.POSITIONAL_OR_KEYWORD]
-    assert line_below("queue").split(", ") == asked
-    for title in ("its adapter", "their adapter"):
-        name, _, argument = line_below(title).rstrip(")").partition("(")
-        assert argument in inspect.signature(getattr(protocols.Adapter, name)).parameters

@@ -284,40 +284,7 @@ def test_the_pairs_are_those_of_a_search_by_hand(program):
     assert set(map(tuple, found(*program))) == set(by_hand(*program))
 
 
-@pytest.mark.once
-@settings(always_the_same, max_examples=200)
-@given(programs(), st.data())
-def test_an_edge_more_never_adds_a_race(program, data):
-    works, edges, more = program
-    pairs = list(itertools.combinations(range(len(works)), 2))
-    edge = data.draw(st.sampled_from(pairs))
-    before = found(works, edges, more)
-    for fewer in found(works, edges | {edge}, more), found(works, edges, more | {edge}):
-        assert {pair[:4] for pair in fewer} <= {pair[:4] for pair in before}
-        assert {pair for pair in fewer if pair.is_certain} <= set(before)
-
-
-@pytest.mark.parametrize("count", [2, 5])
-def test_without_its_only_edge_a_pair_is_found_and_no_other(count):
-    works = [search.Work(number, number, (ALL,)) for number in range(count)]
-    edges = {(number, number + 1) for number in range(count - 1)}
-    assert found(works, edges) == []
-    whole = edges | set(itertools.combinations(range(count), 2))
-    for edge in whole:
-        left = {
-            number: {one for one, other in whole - {edge} if other == number}
-            for number in range(count)
-        }
-        pairs = search.find(works, stamps(count, left), stamps(count, left))
-        assert [(pair.first, pair.second, pair.is_certain) for pair in pairs] == [(*edge, True)]
-
-
 ALL = search.Access(1, extents.Extent(0, 8, 8), "write", is_sure=True)
-
-
-def test_kernels_that_only_read_never_appear():
-    access = ALL._replace(mode="read")
-    assert found([search.Work(number, number, (access,)) for number in range(4)], set()) == []
 
 
 def test_what_a_line_may_do_later_hides_nothing_that_it_surely_did():

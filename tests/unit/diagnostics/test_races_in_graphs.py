@@ -82,25 +82,6 @@ def test_the_races_are_the_unordered_pairs_that_share_bytes(graph):
     assert found(uses, edges) == by_hand(uses, edges)
 
 
-@settings(always_the_same, max_examples=60)
-@given(graphs(), st.data())
-def test_an_edge_more_never_adds_a_race(graph, data):
-    uses, order, edges = graph
-    edge = data.draw(st.sampled_from(list(itertools.combinations(order, 2))))
-    before = found(uses, edges)
-    assert found(uses, edges | {edge}).items() <= before.items()
-
-
-@settings(always_the_same, max_examples=30)
-@given(st.permutations(range(5)), st.integers(0, 3))
-def test_without_its_only_edge_a_pair_is_found_and_no_other(order, place):
-    uses = [[MemoryUse(START, "write", (8,), (1,), is_sure=True)]] * len(order)
-    whole = set(itertools.combinations(order, 2))
-    assert found(uses, whole) == {}
-    missing = order[place : place + 2]
-    assert found(uses, whole - {tuple(missing)}) == {tuple(sorted(missing)): True}
-
-
 @settings(always_the_same, max_examples=30)
 @given(graphs())
 def test_nodes_that_do_the_same_are_one_race_that_counts_their_pairs(graph):

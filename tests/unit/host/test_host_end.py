@@ -178,26 +178,17 @@ def test_a_wait_for_a_future_that_nothing_finishes_is_reported_and_dropped(pendi
     assert err.count("print, submitted in") == 3
 
 
-def test_the_end_waits_for_a_future_that_an_executor_finishes():
-    """Longer than it waits for what another thread holds."""
-    assert run("""
+FINISHED = {
+    "an executor's": """
         from concurrent.futures import ThreadPoolExecutor
-
-        pool = ThreadPoolExecutor(1)
-        s.wait(pool.submit(time.sleep, 1))
-        s.wait(pool.submit(print, "loaded"))
-        s.submit(print, "x")
-    """) == (0, "loaded\nx\n", "")
-
-
-def test_the_end_waits_for_a_future_of_a_loop_that_runs():
-    assert run("""
+        s.wait(ThreadPoolExecutor(1).submit(time.sleep, 1))
+    """,
+    "of a loop that runs": """
         import asyncio
 
         async def main():
             future = asyncio.get_running_loop().create_future()
             s.wait(future)
-            s.submit(print, "x")
             ready.set()
             await asyncio.sleep(1)
             future.set_result(None)
@@ -205,14 +196,16 @@ def test_the_end_waits_for_a_future_of_a_loop_that_runs():
         ready = threading.Event()
         threading.Thread(target=asyncio.run, args=(main(),)).start()
         ready.wait()
-    """) == (0, "x\n", "")
+    """,
+    "of another stream's then": "s.wait(other.then(time.sleep, 1))",
+}
 
 
-def test_the_end_waits_for_a_future_of_another_streams_then():
-    assert run("""
-        s.wait(other.then(time.sleep, 1))
-        s.submit(print, "x")
-    """) == (0, "x\n", "")
+@pytest.mark.parametrize("future", FINISHED)
+def test_the_end_waits_for_a_future_that_something_finishes(future):
+    """Longer than it waits for what another thread holds."""
+    program = textwrap.dedent(FINISHED[future]) + '\ns.submit(print, "x")\n'
+    assert run(program) == (0, "x\n", "")
 
 
 def test_after_a_caught_ctrl_c_what_is_submitted_later_runs():

@@ -58,18 +58,15 @@ def test_an_error_that_nobody_waited_for_is_reported_when_the_stream_goes(stream
     assert f"of fail, {line_of('# the dropped one')}" in text
 
 
-def test_an_error_is_reported_when_the_stream_is_closed(stream, reported):
-    stream.submit(fail)
-    assert idle(stream)
-    stream.close()
-    assert eventually(lambda: [str(error) for error, _ in reported] == ["mine"])
-
-
-def test_an_error_after_the_close_is_reported_too(stream, hold, reported):
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_error_before_or_after_the_close_of_its_stream_is_reported(stream, hold, reported, when):
     gate = hold(stream)
     stream.submit(fail)
-    stream.close()
+    if when == "before":
+        gate.open()
+        assert idle(stream)
     assert not reported
+    stream.close()
     gate.open()
     assert eventually(lambda: [str(error) for error, _ in reported] == ["mine"])
 

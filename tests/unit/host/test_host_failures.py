@@ -6,14 +6,13 @@ import asyncio
 import concurrent.futures
 import gc
 import sys
-import threading
 import weakref
 
 import pytest
 
 import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
-from support.queues import LONG, eventually, pending, within
+from support.queues import LONG, eventually, pending, together, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
@@ -312,10 +311,10 @@ def test_a_function_that_handles_the_error_of_its_wait_goes_on(load, work):
 
 
 def test_two_who_wait_in_threads_of_their_own_are_both_told(load, work):
-    other, start, told = sk.new_stream("cpu"), threading.Barrier(2), []
+    streams, told = (work, sk.new_stream("cpu")), []
 
-    def wait(stream):
-        start.wait(LONG)
+    def wait(number):
+        stream = streams[number]
         stream.wait(load)
         try:
             stream.sync(LONG)
@@ -323,11 +322,7 @@ def test_two_who_wait_in_threads_of_their_own_are_both_told(load, work):
             told.append(error)
 
     load.submit(fail)
-    threads = [threading.Thread(target=wait, args=(stream,)) for stream in (work, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
+    together(2, wait)
     assert len(told) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import sys
@@ -15,27 +16,22 @@ import pytest
 import streamkit as sk
 from support.interrupts import count, do_not_count, interrupt_everywhere
 from support.programs import python
-from support.queues import LONG, eventually, pending, within
+from support.queues import LONG, eventually, pending, together, within
 
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 
-def test_the_body_runs_after_what_was_queued_before(stream, hold):
+@pytest.mark.parametrize("scoped", [True, False])
+def test_the_body_runs_after_what_was_queued_before(stream, hold, scoped):
     gate, seen = hold(stream), []
     stream.submit(seen.append, "queued")
-    threading.Timer(0.02, gate.open).start()
-    with stream:
+    if scoped:
+        threading.Timer(0.02, gate.open).start()
+    with stream if scoped else contextlib.nullcontext():
         seen.append("body")
-    assert seen == ["queued", "body"]
-
-
-def test_the_control_without_the_scope_runs_before_what_was_queued(stream, hold):
-    gate, seen = hold(stream), []
-    stream.submit(seen.append, "queued")
-    seen.append("body")
     gate.open()
     stream.sync()
-    assert seen == ["body", "queued"]
+    assert seen == (["queued", "body"] if scoped else ["body", "queued"])
 
 
 @pytest.mark.parametrize("scoped", [True, False])
@@ -110,15 +106,10 @@ def test_the_body_may_use_its_own_stream(stream, use):
     within(body)
 
 
-def test_the_stream_is_done_in_its_own_body(stream):
-    with stream:
-        assert stream.done
-
-
-def test_the_stream_is_done_as_soon_as_its_body_is_left(stream, slow_workers):
+def test_the_stream_is_done_in_its_own_body_and_as_soon_as_that_is_left(stream, slow_workers):
     for _ in range(3):
         with stream:
-            pass
+            assert stream.done
         assert stream.done
 
 
@@ -152,24 +143,17 @@ def test_an_item_stays_behind_a_body_that_waits(stream, other, hold, wait):
     assert seen == ["other", "body", "behind"]
 
 
-def test_another_stream_waits_for_the_body(stream, other):
+@pytest.mark.parametrize("told", [True, False])
+def test_another_stream_waits_for_the_body_if_it_is_told(stream, other, told):
     seen = []
     with stream:
-        within(lambda: other.wait(stream))
-        other.submit(seen.append, "after")
-        time.sleep(0.02)
+        if told:
+            within(lambda: other.wait(stream))
+        other.submit(seen.append, "other")
+        time.sleep(0.02) if told else other.sync()
         seen.append("body")
     other.sync()
-    assert seen == ["body", "after"]
-
-
-def test_the_other_stream_does_not_wait_without_being_told(stream, other):
-    seen = []
-    with stream:
-        other.submit(seen.append, "unordered")
-        other.sync()
-        seen.append("body")
-    assert seen == ["unordered", "body"]
+    assert seen == (["body", "other"] if told else ["other", "body"])
 
 
 def test_scopes_of_one_stream_nest(stream):
@@ -205,16 +189,12 @@ def test_one_use_object_may_be_entered_again_and_inside_itself(stream):
 def test_one_use_object_serves_several_threads(stream):
     scope, seen = sk.use(stream), []
 
-    def work():
+    def work(_):
         for _ in range(50):
             with scope:
                 seen.append(1)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
+    together(4, work)
     assert len(seen) == 200
     within(stream.sync)
 
@@ -232,14 +212,10 @@ def test_outside_a_scope_the_current_stream_is_the_default_one(stream, no_driver
     assert sk.current_stream() is sk.default_stream()
 
 
-def test_the_current_stream_of_the_host_can_be_asked_for(stream):
+def test_the_current_stream_of_the_host_is_that_of_the_scope_in_its_own_thread_only(stream):
     assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
     with stream:
         assert sk.current_stream(device="cpu") is stream
-
-
-def test_a_scope_is_of_its_own_thread_only(stream):
-    with stream:
         assert within(lambda: sk.current_stream(device="cpu")) is sk.default_stream("cpu")
 
 
@@ -278,6 +254,8 @@ def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
     assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
     within(stream.sync)
     within(other.sync)
+    with pytest.raises(sk.ScopeError, match="not open in this thread"):  # it ended with the outer
+        other.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
@@ -315,15 +293,6 @@ def test_a_generator_that_is_closed_with_a_scope_open_inside_still_says_so(strea
     next(generator)
     with pytest.raises(sk.ScopeError, match="'other'"):  # a note would be lost
         generator.close()
-
-
-def test_the_scope_that_was_ended_with_an_outer_one_cannot_be_left_again(stream, other):
-    stream.__enter__()
-    other.__enter__()
-    with pytest.raises(sk.ScopeError):
-        stream.__exit__(None, None, None)
-    with pytest.raises(sk.ScopeError, match="not open in this thread"):
-        other.__exit__(None, None, None)
 
 
 def test_leaving_what_was_not_entered_raises(stream):

@@ -349,14 +349,6 @@ def test_a_future_that_is_cancelled_ends_the_waits_for_it(stream, hold):
         within(future.result)
 
 
-def test_a_callback_of_a_future_may_ask_the_future(stream, hold):
-    gate, seen = hold(stream), []
-    future = stream.then(int, 5)
-    future.add_done_callback(lambda done: seen.append(done.result()))
-    gate.open()
-    assert eventually(lambda: seen == [5])
-
-
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_what_a_futures_own_callback_raises_stops_no_stream(stream, error, caplog):
     def fail(_):

@@ -10,6 +10,7 @@ import pytest
 
 from streamkit._support.locks import new_turn_lock, wait_for_turn  # no public name waits for a turn
 from support.programs import needs_fork
+from support.queues import together
 
 pytestmark = pytest.mark.portable
 
@@ -34,16 +35,12 @@ def count_up(take):
         time.sleep(0)
         seen[0] = value + 1
 
-    def work():
+    def work(_):
         me = object()
         for _ in range(300):
             take(lock, me, step)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(4, work)
     assert not lock
     return seen[0], 4 * 300
 

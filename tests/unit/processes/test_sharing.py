@@ -401,18 +401,6 @@ def test_a_receiver_that_failed_leaves_the_lease_to_others(new_other):
 
 
 @has_locks
-def test_a_receiver_that_failed_does_not_end_the_lease_of_another(new_other):
-    lease, failed, other = kept.OwnedLease(), new_other(), new_other()
-    other(f"globals().update(x=kept.enter({lease.name!r}))")
-    failed(f"kept.leave(kept.enter({lease.name!r}))")
-    assert not lease.end_if_unused()
-    failed.end("kill")
-    assert not lease.end_if_unused()
-    other("x.close()")
-    assert lease.end_if_unused()
-
-
-@has_locks
 def test_a_receiver_that_meets_a_full_folder_leaves_no_lock(new_other):
     """Neither does it end the lease of another, nor keep it for as long as the process lives."""
     lease, unlucky, other = kept.OwnedLease(), new_other(), new_other()

@@ -1,4 +1,4 @@
-"""The speed table without a GPU: its statistics, its turns, and what it counts."""
+"""The speed table without a GPU: its statistics, its turns, and what a wait has to meet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import (
-    lateness,
-    measurements,
-    timing,
-)
+from bench import lateness, timing
 from bench.lateness import Wait
 from bench.timing import Arms
-from streamkit._cuda import loader  # its calls are counted without a device
 
 # -- the statistics ---------------------------------------------------------------------------
 
@@ -76,53 +71,3 @@ def test_a_wait_has_to_be_early_and_may_have_to_leave_the_core(ours, theirs, opt
     assert (late.name, late.against) == ("lateness of a after 5 ms of work", "b")
     assert late.aim_us == 0.6 * theirs[0]
     assert late.met is met
-
-
-# -- what a block leaves behind ---------------------------------------------------------------
-
-
-# -- counting, and the import -----------------------------------------------------------------
-
-
-class Waiter:
-    """Makes the driver calls it is told to, and none where the other is its own queue."""
-
-    handle = 7
-
-    def __init__(self, *extra):
-        self.extra = extra
-        core = SimpleNamespace(record=lambda _: None, wait=lambda _: None)
-        self._queue = SimpleNamespace(core=core)
-
-    def wait(self, other):
-        if other is not self:
-            other._queue.core.record("event")
-            self._queue.core.wait("event")
-            for name in self.extra:
-                getattr(loader.cu, name)()
-
-
-@pytest.fixture
-def bindings(monkeypatch):
-    functions = {"cuCtxGetCurrent": lambda: (0, 1), "CUstream": int, "cuuint32_t": int}
-    monkeypatch.setattr(loader, "cu", SimpleNamespace(**functions))
-    yield
-    assert vars(loader.cu) == functions
-
-
-@pytest.mark.parametrize(
-    ("extra", "other"),
-    [
-        ((), 0),
-        (("cuCtxGetCurrent", "CUstream", "cuuint32_t"), 1),
-        (("cuCtxGetCurrent", "cuCtxGetCurrent"), 2),
-    ],
-)
-def test_every_driver_call_is_counted(bindings, monkeypatch, extra, other):
-    a, b = Waiter(), Waiter(*extra)
-    cores = a._queue.core, b._queue.core
-    monkeypatch.setattr(measurements.sk, "from_handle", lambda _: b)
-    count = measurements.count_calls(a, b, waits=4)
-    assert (a._queue.core, b._queue.core) == cores
-    assert count.found == {"record": 1, "wait": 1, "other": other, "same queue": 0}
-    assert count.met is (other == 0)

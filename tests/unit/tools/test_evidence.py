@@ -156,16 +156,6 @@ def test_a_source_that_changes_meanwhile_is_not_recorded(suite):
     assert suite.record.read_text() == before
 
 
-def test_a_record_made_elsewhere_is_merged(suite):
-    suite.write("tests/gpu/test_d.py", "def test(): pass")
-    before = suite.record.read_text()
-    assert suite.evidence("test_d.py", "--out", "part.json", GPUS="1")[0] == 0
-    assert suite.record.read_text() == before
-    status, said = suite.evidence("--merge", "part.json")
-    assert (status, "3 of 3 files, 5 of 5 cases are of this source" in said) == (0, True), said
-    assert suite.evidence("--check")[0] == HOLDS
-
-
 BOTH = ["test_a.py", "test_races.py"]
 
 
@@ -189,28 +179,6 @@ def test_an_edit_makes_stale_what_reaches_it(suite, name, before, after, stale):
     text = SMALL[name]
     suite.write(name, text.replace(before, after, 1) if before else after)
     assert suite.check() == (STALE if stale else HOLDS, stale)
-
-
-# -- several records in one -------------------------------------------------------------------
-
-
-def record(run, reaches="now", **outcomes):
-    return {"runs": {run: {"devices": []}}, "files": {"a": evidence.entry(reaches, run, outcomes)}}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "kept"),
-    [
-        ("old", "older", "second"),
-        ("old", "now", "second"),
-        ("now", "old", "first"),
-        ("now", "now", "second"),
-    ],
-)
-def test_a_record_of_this_source_is_not_replaced_by_one_of_another(old, new, kept):
-    both = [record("first", old, x="passed"), record("second", new, x="failed")]
-    made = evidence.merged(*both, {"a": "now"})
-    assert (made["files"]["a"]["run"], list(made["runs"])) == (kept, [kept])
 
 
 # -- what a file reaches ----------------------------------------------------------------------

@@ -46,14 +46,6 @@ def test_no_program_is_elsewhere_without_a_wait():
     assert [name for name in ELSEWHERE if not sites(program_of(name, 2))] == []
 
 
-@pytest.mark.parametrize("devices", DEVICES)
-def test_what_is_not_found_is_a_call_of_its_program(devices):
-    cases = DEVICES[devices]
-    assert cases.not_found.keys() | cases.on_purpose.keys() <= set(cases.programs)
-    for name, calls in cases.not_found.items():
-        assert calls.keys() <= {site.call for site in sites(program_of(name, devices))}
-
-
 def test_a_race_is_right_in_the_next_statements_and_in_functions_that_they_call():
     source = (
         """\

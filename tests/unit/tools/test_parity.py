@@ -49,18 +49,15 @@ def outcomes(test, record):
     return {one for one, cases in others.items() if name in {c.partition("[")[0] for c in cases}}
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_names_tests_that_are_there(row):
-    assert row.tests
-    assert [test for test in row.tests if not is_there(test)] == []
+CONSUMERS = [
+    pytest.param(row["tests"], id=row["name"]) for row in parity.consumers() if "tests" in row
+]
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in parity.consumers() if "tests" in row], ids=lambda row: row["name"]
-)
-def test_a_consumer_names_tests_that_are_there(row):
-    assert row["tests"]
-    assert [test for test in row["tests"] if not is_there(test)] == []
+@pytest.mark.parametrize("tests", [*(one.values[0].tests for one in ROWS), *CONSUMERS])
+def test_a_row_names_tests_that_are_there(tests):
+    assert tests
+    assert [test for test in tests if not is_there(test)] == []
 
 
 @pytest.mark.parametrize("name", [*TABLES, "consumers"])

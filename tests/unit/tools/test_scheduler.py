@@ -13,7 +13,7 @@ from streamkit._support import reports  # how long it is patient has no public n
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
 from support.programs import run_program
-from support.queues import LONG, eventually, pending, within
+from support.queues import LONG, eventually, pending, together, within
 
 
 def fails(seed, program):
@@ -214,33 +214,16 @@ def seed():
     return 1
 
 
-def test_nothing_runs_until_somebody_waits(seed):
-    seen = []
-    with adversarial(seed):
-        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
-        stream.submit(seen.append, 1)
-        other.wait(stream)
-        event = other.record()
-        assert seen == []
-        event.sync()
-        assert seen == [1]
-
-
-def test_work_runs_in_the_thread_that_waits(seed):
+def test_nothing_runs_until_somebody_waits_and_then_it_runs_in_that_thread(seed):
     ran_in = []
     with adversarial(seed):
-        stream = sk.new_stream("cpu")
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
         stream.submit(lambda: ran_in.append(threading.get_ident()))
-        stream.sync()
-    assert ran_in == [threading.get_ident()]
-
-
-def test_the_end_of_the_block_waits_for_everything(seed):
-    seen = []
-    with adversarial(seed):
-        sk.new_stream("cpu").submit(seen.append, 1)
-        assert seen == []
-    assert seen == [1]
+        other.wait(stream)
+        event = other.record()
+        assert ran_in == []
+        event.sync()
+        assert ran_in == [threading.get_ident()]
 
 
 def test_done_may_be_asked_until_it_is_so():
@@ -328,20 +311,6 @@ def test_blocks_nest():
 
 
 # -- scopes -----------------------------------------------------------------------------------
-
-
-def test_a_body_may_wait_for_other_streams():
-    def program():
-        stream, other, seen = sk.new_stream("cpu"), sk.new_stream("cpu"), []
-        other.submit(seen.append, 1)
-        with stream:
-            stream.wait(other)
-            assert seen == [1]
-            other.submit(seen.append, 2)
-            other.sync()
-            assert seen == [1, 2]
-
-    for_seeds(program, 20)
 
 
 def test_a_function_stands_outside_of_the_scopes_of_the_thread_that_runs_it():
@@ -727,38 +696,17 @@ def test_a_scope_left_open_is_refused_at_the_end(seed):
 # -- threads ----------------------------------------------------------------------------------
 
 
-def test_another_threads_body_is_waited_for(seed):
-    with adversarial(seed):
-        stream, seen = sk.new_stream("cpu"), []
-        inside, leave = threading.Event(), threading.Event()
-
-        def body():
-            with stream:
-                inside.set()
-                assert leave.wait(LONG)
-                seen.append("body")
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        assert inside.wait(LONG)
-        with pytest.raises(TimeoutError):
-            stream.sync(timeout=0.01)
-        leave.set()
-        within(stream.sync)
-        assert seen == ["body"]
-        thread.join()
-
-
 def test_a_turn_that_another_thread_began_is_waited_for():
     for seed in range(20):
         with adversarial(seed):
-            stream = sk.new_stream("cpu")
+            stream, seen = sk.new_stream("cpu"), []
             inside, leave = threading.Event(), threading.Event()
 
-            def body(stream=stream, inside=inside, leave=leave):
+            def body(stream=stream, inside=inside, leave=leave, seen=seen):
                 with stream:
                     inside.set()
                     assert leave.wait(LONG)
+                    seen.append("body")
 
             thread = threading.Thread(target=body)
 
@@ -773,6 +721,7 @@ def test_a_turn_that_another_thread_began_is_waited_for():
                 stream.sync(timeout=0.001)
             leave.set()
             within(stream.sync)
+            assert seen == ["body"]
             thread.join()
 
 
@@ -790,12 +739,7 @@ def test_threads_that_wait_at_once_lose_and_double_nothing(eager_switching):
     for seed in range(4):
         seen.clear()
         with adversarial(seed):
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(6 * LONG)
-                assert not thread.is_alive(), "hanging"
+            together(4, work)
         for number in range(4):
             assert [step for who, step in seen if who == number] == list(range(50))
 
