@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +181,8 @@ def _warn_of_shared(graph: CudaGraph) -> None:
 class _Parts:
     """The parts of a running capture: of the library or driver that began it, and of who joined."""
 
+    _is_finalizing = staticmethod(sys.is_finalizing)  # at the end the modules may be gone
+
     def __init__(
         self, stream: CudaStream[Any], mode: str, adapters: list[Adapter], *, is_private: bool
     ) -> None:
@@ -257,8 +260,12 @@ class _Parts:
     def abandon(self, error: BaseException) -> None:
         """End every part, in any state, and drop the captured work.
 
-        A part that cannot be ended becomes a note on ``error``, which led here and is raised.
+        A part that cannot be ended becomes a note on ``error``, which led here and is raised. At
+        the end of the interpreter all stays, because torch ends the process if a capture ends then.
         """
+        if self._is_finalizing():
+            garbage.keep_forever(self)
+            return
         try:
             self._abandon()
         except BaseException as first:  # after an interrupt or a failed call, a second try
