@@ -2,9 +2,8 @@
 
 The memory of a graph must outlast the last run, and many calls that free memory are illegal in
 the thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
-graphs wait here until the next capture, launch or end of a graph, or the next drain of kept
-objects. Memory of a library's pool waits longer: until the work has run that the queues had when
-the graph ended, or when its capture failed. ``Runs`` tells whether the last run has ended.
+graphs wait here for the next capture, launch, end of a graph or drain of kept objects. Memory of a
+library's pool waits until the work has run that the queues had when the graph or capture ended.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Runs:
         number = identity.public_id(queue)  # also of a queue that was first seen in a capture
         if in_order and number != self._number:
             self.hold(queue)
-        if not in_order and _lives_with_its_record(queue):
+        if not in_order and lives_with_its_record(queue):
             self._points = (*before, queue)
             run()
             self._points = (queue,)
@@ -112,7 +111,7 @@ class Runs:
         return True
 
 
-def _lives_with_its_record(queue: QueueRecord) -> bool:
+def lives_with_its_record(queue: QueueRecord) -> bool:
     """Whether the handle is valid as long as its record is held."""
     return queue.handle > PER_THREAD and any(
         record.is_owned or record.permanent or record.dies_with_owner

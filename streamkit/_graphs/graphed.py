@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
 import threading
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import around, capture_on
+from streamkit._graphs.graph import in_order_with_libraries
 from streamkit._graphs.signatures import Signature
 from streamkit._queues import active_captures, loaded_libraries, open_scopes
 from streamkit._streams.current import use
@@ -25,7 +28,7 @@ from streamkit._support import messages, refusals
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Generator, Hashable
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -36,8 +39,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = threading.Lock()  # as the locks below not made anew: no forked child has a GPU
-"""Held while a graphed function captures: torch and Warp can be in one capture at a time."""
+_turn = threading.RLock()  # as the locks below not made anew: no forked child has a GPU
+"""Held while a graphed function captures, because torch and Warp can be in one capture at a time.
+
+With ``copy`` held while it runs too, because torch refuses random numbers beside a capture.
+"""
 
 
 class _Seen(NamedTuple):
@@ -49,25 +55,18 @@ class _Seen(NamedTuple):
     """The objects that its key holds weakly."""
 
 
+@dataclasses.dataclass(eq=False)
 class _Captured:
     """A graph of one signature."""
 
-    last: Any = None
-    """An event after the last use of the copies."""
-
-    def __init__(
-        self,
-        graph: CudaGraph,
-        result: Any,
-        own: list[Any],
-        objects: tuple[weakref.ref[Any], ...],
-    ) -> None:
-        self.graph = graph
-        self.result = result  # a template: see ``results``
-        self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
-        self.made = list(results.arrays(result)) if own else []  # no copy back goes into these
-        self.objects = objects  # as those of ``_Seen``
-        self.lock = threading.Lock()
+    graph: CudaGraph
+    result: Any  # a template: see ``results``
+    objects: tuple[weakref.ref[Any], ...]  # as those of ``_Seen``
+    own: list[Any]  # the graph's copies of the arguments' arrays, with ``copy``
+    made: list[FoundArray]  # the arrays of its result, with ``copy``
+    last: Any  # an event after the last use of either
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Held from the first copy of a call to its last one."""
 
 
 @overload
@@ -75,7 +74,7 @@ def graphed(
     fn: Callable[P, T],
     *,
     max_graphs: int = ...,
-    copy_inputs: bool = ...,
+    copy: bool = ...,
     stream: StreamLike | None = ...,
     fallback: bool = ...,
 ) -> GraphedFunction[P, T]: ...
@@ -84,7 +83,7 @@ def graphed(
     fn: None = ...,
     *,
     max_graphs: int = ...,
-    copy_inputs: bool = ...,
+    copy: bool = ...,
     stream: StreamLike | None = ...,
     fallback: bool = ...,
 ) -> Callable[[Callable[P, T]], GraphedFunction[P, T]]: ...
@@ -92,45 +91,42 @@ def graphed(
     fn: Callable[P, T] | None = None,
     *,
     max_graphs: int = 16,
-    copy_inputs: bool = False,
+    copy: bool = False,
     stream: StreamLike | None = None,
     fallback: bool = False,
 ) -> GraphedFunction[P, T] | Callable[[Callable[P, T]], GraphedFunction[P, T]]:
     """Return a function that launches ``fn`` as a CUDA graph from its third equal call on.
 
-    A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
-    The second one captures it and launches the graph; later ones launch it, without Python. Calls
-    share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
-    same address, shape, strides, type and device, and if all else is equal and of the same type.
-    The current device counts too, and what is set in the libraries that changes what they compute,
-    such as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures,
-    attributes, global variables, the state of a module. ``f.explain(*args)`` says what sets a call
-    apart.
+    A decorator, ``@streamkit.graphed``, or a call. Calls with new arguments run ``fn`` until one
+    has succeeded. The next one captures it, and later ones launch it, without Python. Calls share a
+    graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the same
+    address, shape, strides, type and device, and if all else is equal and of the same type. The
+    current device counts too, and what is set in the libraries that changes what they compute, such
+    as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures, attributes,
+    the state of a module. ``f.explain(*args)`` says what sets a call apart.
 
     An object that is equal only to itself, such as the instance of a method, is not kept alive; its
     graphs go with it. A value that cannot be hashed is compared at each call, and copied for the
     first call and the graph.
 
-    The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as the program holds them. They have no gradients, so ``fn`` itself has to call
-    ``backward`` of a loss, as a whole training step does. While another thread captures, a call
-    that would capture runs ``fn``. So does a call on a host stream, and inside another capture,
-    which then has the work.
+    Safe to call from any thread. Without ``copy`` results are the graph's memory until its next
+    launch, which waits for the present end of the stream of the launch before: what was read there
+    by then is right. A thread that launches between another's launch and its use of the result
+    needs ``copy=True``. Results have no gradients, so ``fn`` itself has to call ``backward``. On a
+    host stream and inside another capture ``fn`` is run.
 
-    The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would keep the values of the capture, and for a value that can
-    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError,
-    with the line, if ``fn`` does what cannot be captured.
+    The function raises, beside the errors of ``fn``: TypeError for an array of the host, because a
+    graph would keep the values of the capture, and for a value that can be neither hashed nor
+    copied; ValueError for an array that requires a gradient; CaptureError, with the line, if ``fn``
+    does what cannot be captured.
 
     Args:
         fn: What to call and capture; None where the decorator has options.
         max_graphs: How many graphs are held; a new one takes the place of the least recently used.
-        copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
-            copies its arrays into them and, as ``fn`` may write into them, copies them back;
-            ValueError if two of them overlap. The first call has copies too, so a view that ``fn``
-            returns is never the caller's memory, unless another capture or the host has the call.
-            Arrays of the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the
-            call waits for it.
+        copy: Copy arguments in and results out, in order, so that the function can be called like
+            ``fn``: from any thread, on any stream, any number of calls at once, and results are the
+            caller's. Addresses do not count. What ``fn`` writes into arguments is copied back;
+            ValueError if two of them overlap, TypeError for an array that no adapter copies.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
         fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
@@ -148,25 +144,10 @@ def graphed(
     target = None if stream is None else wrap(stream)
 
     def decorate(fn: Callable[P, T]) -> GraphedFunction[P, T]:
-        _check_function(fn)
-        return GraphedFunction(fn, max_graphs, target, copies=copy_inputs, fallback=fallback)
+        refusals.check_captured(fn)
+        return GraphedFunction(fn, max_graphs, target, copies=copy, fallback=fallback)
 
     return decorate if fn is None else decorate(fn)
-
-
-def _check_function(fn: object) -> None:
-    if not callable(fn):
-        raise TypeError(
-            f"graphed needs a function, and was given {messages.describe(fn)}: write "
-            "'@streamkit.graphed' above a function."
-        )
-    kind = refusals.kind_of(fn)
-    if kind is not None:
-        raise TypeError(
-            f"graphed cannot capture {refusals.name_of(fn)}, which is {kind.name}, because its "
-            "work comes after the call that a graph would hold. Write the GPU work as a plain "
-            f"function under '@streamkit.graphed', and call that from {refusals.name_of(fn)}."
-        )
 
 
 class GraphedFunction(Generic[P, T]):
@@ -230,12 +211,11 @@ class GraphedFunction(Generic[P, T]):
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Say what a call with these arguments would do outside of captures, and why; call nothing.
 
-        If no graph is held for it, the text says how it differs from the most similar one, as in
-        "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
+        The text says how the call differs from the most similar one that has a graph, as in
+        "argument 0: shape (3,) instead of (4,)".
 
         Args:
-            *args: Those of the call; for a method the instance first, as in
-                ``Model.step.explain(model, x)``.
+            *args: Those of the call; for a method the instance first.
             **kwargs: The same.
         """
         target = self._target()
@@ -274,16 +254,20 @@ class GraphedFunction(Generic[P, T]):
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._call(call.arguments)
         captured = self._find(call)
-        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
-            try:
-                # another thread may have captured it since
-                captured = self._find(call) or self._capture(call, target)
-            finally:
-                _turn.release()
         if captured is None:
-            adapters = [library.adapter for library in loaded_libraries.libraries()]
-            with around(adapters):
-                return self._run_on_gpu(call)
+            seen = self._seen.get(call.key)
+            waits = self._copies and (seen is None or seen.is_due)
+            has_turn = (waits or self._is_due(call)) and _turn.acquire(blocking=waits)
+            try:
+                if has_turn:
+                    captured = self._find(call)  # another thread may have captured it since
+                    if captured is None and (not waits or self._is_due(call)):
+                        captured = self._capture(call, target)
+                if captured is None:
+                    return self._run_eagerly(call)
+            finally:
+                if has_turn:
+                    _turn.release()
         return self._launch(captured, call)  # type: ignore[no-any-return]  # the function's result
 
     def _target(self) -> Any:
@@ -297,17 +281,13 @@ class GraphedFunction(Generic[P, T]):
             (args, kwargs), by_address=not self._copies, settings=settings.read(target)
         )
         for found in call.arrays:
-            if found.device is None and not self._copies:
+            if found.device is None:
                 raise TypeError(
                     f"{messages.describe(found.array)} is on the host: a graph would keep the "
-                    "values of the capture. Copy it to the GPU, or use "
-                    "streamkit.graphed(copy_inputs=True)."
+                    "values of the capture. Copy it to the GPU."
                 )
-            if found.library is None and self._copies:
-                raise TypeError(
-                    f"StreamKit cannot copy {messages.describe(found.array)} into a graph: no "
-                    "adapter copies its arrays. Pass an array on the GPU of a library that has one."
-                )
+        if self._copies:
+            results.check_copied(call.arrays)
         return call
 
     def _find(self, call: Signature) -> _Captured | None:
@@ -319,23 +299,14 @@ class GraphedFunction(Generic[P, T]):
             return captured
 
     def _is_due(self, call: Signature) -> bool:
-        """Note the call; return whether to capture it, as a later one that may succeed."""
-        if active_captures.any_goes_on():
-            return False
-        with self._lock:
-            seen = self._seen.get(call.key)
-        if seen is None:
-            call.freeze()
-            self._note(call, is_due=True)
-            return False
-        return seen.is_due
+        """Whether to capture the call, because one of its kind has succeeded."""
+        seen = self._seen.get(call.key)
+        return seen is not None and seen.is_due and not active_captures.any_goes_on()
 
-    def _note(self, call: Signature, *, is_due: bool) -> None:
-        seen = _Seen(is_due, self._watched(call))
+    def _put(self, table: OrderedDict[Hashable, Any], call: Signature, entry: Any) -> None:
         with self._lock:
-            self._seen[call.key] = seen
-            is_full = len(self._seen) > self._max_graphs
-            dropped = self._seen.popitem(last=False) if is_full else None
+            table[call.key] = entry
+            dropped = table.popitem(last=False) if len(table) > self._max_graphs else None
         del dropped  # as in ``clear``
 
     # -- objects that keys hold weakly ------------------------------------------------------------
@@ -348,8 +319,7 @@ class GraphedFunction(Generic[P, T]):
     def _forget_dead(self) -> None:
         """Give up the entries that no call can find any more, because an object of the key is dead.
 
-        A garbage collection calls this too, at any moment. If the lock is taken then, the next call
-        of the function does it.
+        A garbage collection calls this at any moment. If the lock is taken, the next call does it.
         """
         self._has_dead = True
         if not self._lock.acquire(blocking=False):
@@ -373,36 +343,47 @@ class GraphedFunction(Generic[P, T]):
             return self._call(arguments)
 
     def _call(self, arguments: Arguments) -> T:
-        """Call the function, as each way of calling and capturing it does.
+        """Call the function. As a launch cannot, no call gives autograd's graph of the result.
 
-        A launch cannot give autograd's graph of the result, so no call gives it. After a run of the
-        function, that graph would also keep nodes of the parameters, which draw the stream of the
-        run into a later capture.
+        That graph would also keep nodes of the parameters, which draw the stream of this run into a
+        later capture.
         """
         args, kwargs = arguments
         return results.detached(self._fn(*args, **kwargs))
 
-    # -- before there is a graph -------------------------------------------------------------------
+    def _run_eagerly(self, call: Signature) -> T:
+        """Run the function; the next call can be captured once this one has succeeded."""
+        is_new = call.key not in self._seen
+        if is_new:
+            call.freeze()
+        with around([library.adapter for library in loaded_libraries.libraries()]):
+            result = self._run(call.arguments)
+        if is_new:
+            self._put(self._seen, call, _Seen(is_due=True, objects=self._watched(call)))
+        if not self._copies:
+            return result
+        marked = results.template(result, call.places, call.objects)
+        made = results.arrays(marked)
+        with self._copying(new_stream(_device_of(call, None)), [], made) as (stream, new):
+            _copy(made, new, stream)
+        return results.filled(marked, call, made, new)  # type: ignore[no-any-return]  # as below
 
-    def _scope(self, private: Any) -> use:
-        """Return the scope for copies: on the call's stream, else in order with all libraries."""
+    @contextlib.contextmanager
+    def _copying(
+        self, private: Any, arrays: list[FoundArray], made: list[FoundArray]
+    ) -> Generator[tuple[Any, list[Any]]]:
+        """Give the call's stream, or one in order with all libraries, to copy on; and new arrays.
+
+        These are like those ``made``, in memory of the caller's stream.
+        """
         target = self._target()
-        return use(private, ordered=True) if target is None else use(target)
-
-    def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function, with copies of its arrays where the graph has copies."""
-        if not self._copies or not call.arrays:
-            return self._run(call.arguments)
-        device = _device_of(call, self._target())
-        with self._scope(new_stream(device, nonblocking=True)) as stream:
-            own = _new_arrays(call, device)
-            try:
-                _copy_in(call, own, stream)
-                result = self._call(call.replaced(own))
-                _copy_back(call, own, stream, ())
-            finally:
-                stream.keep(*own)
-        return results.filled(results.template(result, _places(own), ()), call)  # type: ignore[no-any-return]
+        if target is not None:
+            with _moving([*arrays, *made], target):
+                yield target, _new(made)
+        else:
+            new = _new(made)
+            with in_order_with_libraries(private), _moving([*arrays, *made], private):
+                yield private, new
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -412,8 +393,9 @@ class GraphedFunction(Generic[P, T]):
         private = new_stream(device, nonblocking=True)
         own: list[Any] = []
         if self._copies:
-            with self._scope(private):
-                own = _new_arrays(call, device)
+            with _moving(call.arrays, private):
+                own = _new(call.arrays)
+        last = private.record()
         arguments = call.replaced(own) if own else call.arguments
         call.freeze()
         objects = self._watched(call)
@@ -431,18 +413,18 @@ class GraphedFunction(Generic[P, T]):
             return None
         result = results.template(result, _places(own) if own else call.places, call.objects)
         graph.keep(result, own)  # the arrays of a run live until it has ended
-        captured = _Captured(graph, result, own, objects)
+        if not self._copies:
+            graph._readers = []  # noqa: SLF001 - no attribute for users
+        made = results.arrays(result) if self._copies else []
+        captured = _Captured(graph, result, objects, own, made, last)
         with self._lock:
             self.captures += 1
             self._seen.pop(call.key, None)
-            self._captured[call.key] = captured
-            is_full = len(self._captured) > self._max_graphs
-            dropped = self._captured.popitem(last=False) if is_full else None
-        del dropped  # as in ``clear``
+        self._put(self._captured, call, captured)
         return captured
 
     def _fall_back(self, call: Signature, error: CaptureError) -> None:
-        self._note(call, is_due=False)
+        self._put(self._seen, call, _Seen(is_due=False, objects=self._watched(call)))
         with self._lock:
             has_warned, self._has_warned = self._has_warned, True
         if not has_warned:
@@ -454,23 +436,22 @@ class GraphedFunction(Generic[P, T]):
             )
 
     def _launch(self, captured: _Captured, call: Signature) -> Any:
-        if captured.own:
-            self._launch_between_copies(captured, call)
-        else:
+        if not self._copies:
             captured.graph.launch(self._stream)
-        return results.filled(captured.result, call)
-
-    def _launch_between_copies(self, captured: _Captured, call: Signature) -> None:
-        with captured.lock, self._scope(captured.graph.stream) as stream:
-            if captured.last is not None:
-                stream.wait(captured.last)
+            return results.filled(captured.result, call)
+        own, made, private = captured.own, captured.made, captured.graph.stream
+        copying = self._copying(private, call.arrays, made)
+        with captured.lock, copying as (stream, new):
+            stream.wait(captured.last)
             try:
-                _copy_in(call, captured.own, stream)
+                _copy(call.arrays, own, stream)
                 captured.graph.launch(stream)
-                _copy_back(call, captured.own, stream, captured.made)
+                _copy_back(call.arrays, own, stream)
+                _copy(made, new, stream)
             finally:
-                captured.last = stream.record(captured.last)
-                stream.keep(*captured.own)  # the runs of the graph end before they are copied back
+                stream.record(captured.last)
+                stream.keep(*own)  # the runs of the graph end before they are copied back
+        return results.filled(captured.result, call, made, new)
 
 
 def _is_of_the_host(target: Any) -> bool:
@@ -486,28 +467,34 @@ def _forget_dead_of(function: weakref.ref[GraphedFunction[..., Any]], _: object)
 def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
     if target is not None:
         return target.device_id
-    on_gpu = [found.device for found in call.arrays if found.device is not None]
-    return on_gpu[0] if on_gpu else driver.current_device()
+    return call.arrays[0].device or 0 if call.arrays else driver.current_device()
 
 
-def _new_arrays(call: Signature, device: int) -> list[Any]:
-    return [found.library.array_like(found.array, device) for found in call.arrays]
+def _moving(arrays: list[FoundArray], stream: Any) -> use:
+    """Return the scope of a stream that moves only the arrays' libraries.
+
+    A thread may have left others out of its own scope, as Warp has one current stream for all.
+    """
+    loaded = {library.name for library in loaded_libraries.libraries()}
+    return use(stream, libraries=loaded & {found.library.name for found in arrays})
 
 
-def _copy_in(call: Signature, own: list[Any], stream: Any) -> None:
-    """Copy the call's arrays into a graph's own."""
-    for found, mine in zip(call.arrays, own, strict=True):
-        found.library.copy_array(mine, found.array, stream.to(found.library.name))
+def _new(arrays: list[FoundArray]) -> list[Any]:
+    return [found.library.array_like(found.array, found.device) for found in arrays]
 
 
-def _copy_back(call: Signature, own: list[Any], stream: Any, made: Sequence[FoundArray]) -> None:
+def _copy(arrays: list[FoundArray], others: list[Any], stream: Any) -> None:
+    for found, to in zip(arrays, others, strict=True):
+        found.library.copy_array(to, found.array, stream.to(found.library.name))
+
+
+def _copy_back(arrays: list[FoundArray], own: list[Any], stream: Any) -> None:
     """Copy a graph's own arrays back into the call's, as the function may have written into them.
 
-    Not into an array that the graph has ``made``, as a former result may be passed, which is the
-    new result by now. Nor into an array whose elements share memory: no library writes there.
+    Not into an array whose elements share memory: no library writes there.
     """
-    for found, mine in zip(call.arrays, own, strict=True):
-        if not (found.repeats or any(map(found.overlaps, made))):
+    for found, mine in zip(arrays, own, strict=True):
+        if not found.repeats:
             found.library.copy_array(found.array, mine, stream.to(found.library.name))
 
 

@@ -107,7 +107,8 @@ class Signature:
         self._by_address = by_address
         self._unhashable: list[_Unhashable] = []
         args, kwargs = arguments
-        self.key: Hashable = self._read(args), self._read(kwargs), settings
+        named = dict(sorted(kwargs.items())) if len(kwargs) > 1 else kwargs
+        self.key: Hashable = self._read(args), self._read(named), settings
 
     def freeze(self) -> None:
         """Make the key independent of later changes of the arguments."""
@@ -176,8 +177,8 @@ class Signature:
                 if found.overlaps(other):
                     raise ValueError(
                         f"{messages.describe(found.array)} and {messages.describe(other.array)} "
-                        "overlap in memory, so a graph cannot have a copy of each. Pass one of "
-                        "them a copy, or use copy_inputs=False."
+                        "overlap in memory, so a graph cannot have a copy of each. Pass a copy "
+                        "of one of them, or use copy=False."
                     )
         self.places[id(found.array)] = len(self.arrays)
         self.arrays.append(found)

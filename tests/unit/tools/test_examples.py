@@ -75,6 +75,7 @@ def test_an_example_without_numpy_says_what_installs_it(path):
         ("15_follow.py", None, "(a) * 2)", "(a) * 3)"),
         ("16_two_processes.py", None, "numbers.fill, step)", "numbers.fill, 7)"),
         ("17_missing_wait.py", None, "8)\n    work.wait(load)\n", "8)\n"),
+        ("18_graph_service.py", None, "x * 0.5 + 1", "x * 0.5 + 2"),
     ],
 )
 def test_an_example_that_goes_wrong_fails(name, slow, right, wrong, no_driver):
