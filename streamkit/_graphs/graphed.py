@@ -76,6 +76,7 @@ def graphed(
     max_graphs: int = ...,
     copy: bool = ...,
     stream: StreamLike | None = ...,
+    weights: bool = ...,
     fallback: bool = ...,
 ) -> GraphedFunction[P, T]: ...
 @overload
@@ -85,14 +86,16 @@ def graphed(
     max_graphs: int = ...,
     copy: bool = ...,
     stream: StreamLike | None = ...,
+    weights: bool = ...,
     fallback: bool = ...,
 ) -> Callable[[Callable[P, T]], GraphedFunction[P, T]]: ...
-def graphed(
+def graphed(  # noqa: PLR0913 - options, each by its name
     fn: Callable[P, T] | None = None,
     *,
     max_graphs: int = 16,
     copy: bool = False,
     stream: StreamLike | None = None,
+    weights: bool = False,
     fallback: bool = False,
 ) -> GraphedFunction[P, T] | Callable[[Callable[P, T]], GraphedFunction[P, T]]:
     """Return a function that launches ``fn`` as a CUDA graph from its third equal call on.
@@ -129,6 +132,8 @@ def graphed(
             ValueError if two of them overlap, TypeError for an array that no adapter copies.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
+        weights: Let the addresses of parameters and buffers count, of each module that ``fn`` is,
+            is a method of, names as a variable, or is given.
         fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
 
     Returns:
@@ -145,7 +150,9 @@ def graphed(
 
     def decorate(fn: Callable[P, T]) -> GraphedFunction[P, T]:
         refusals.check_captured(fn)
-        return GraphedFunction(fn, max_graphs, target, copies=copy, fallback=fallback)
+        return GraphedFunction(
+            fn, max_graphs, target, copies=copy, weights=weights, fallback=fallback
+        )
 
     return decorate if fn is None else decorate(fn)
 
@@ -158,13 +165,14 @@ class GraphedFunction(Generic[P, T]):
     hits: int
     """How many calls launched a graph that was there already."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of ``graphed``
         self,
         fn: Callable[P, T],
         max_graphs: int,
         stream: CudaStream[Any] | HostStream | None,
         *,
         copies: bool,
+        weights: bool,
         fallback: bool,
     ) -> None:
         self.__qualname__ = _name(fn)
@@ -173,6 +181,7 @@ class GraphedFunction(Generic[P, T]):
         self._max_graphs = max_graphs
         self._stream = stream
         self._copies = copies
+        self._weights = weights
         self._fallback = fallback
         self._has_warned = False
         self._lock = threading.Lock()  # of the tables below, never held while the function runs
@@ -277,9 +286,9 @@ class GraphedFunction(Generic[P, T]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: CudaStream[Any] | None
     ) -> Signature:
         """Return the call's signature; TypeError for an array that no graph can have."""
-        call = Signature(
-            (args, kwargs), by_address=not self._copies, settings=settings.read(target)
-        )
+        models = [*settings.models_of(self._fn), *args, *kwargs.values()] if self._weights else []
+        around = settings.read(target, models)
+        call = Signature((args, kwargs), by_address=not self._copies, settings=around)
         for found in call.arrays:
             if found.device is None:
                 raise TypeError(

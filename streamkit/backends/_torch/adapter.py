@@ -23,7 +23,7 @@ from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
 from streamkit.backends._torch.private_calls import private_call as _private
-from streamkit.backends._torch.settings import settings
+from streamkit.backends._torch.settings import settings, weights_of
 from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
@@ -38,6 +38,7 @@ __all__ = [
     "pieces_of_memory",
     "settings",
     "watch_operators",
+    "weights_of",
 ]
 
 name = "torch"

@@ -77,3 +77,9 @@ def _autocast() -> tuple[Hashable, ...]:
     """Return the kinds of devices for which autocast is on, each with its type."""
     kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
     return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])
+
+
+def weights_of(model: Any) -> tuple[int, ...] | None:
+    if not isinstance(model, torch.nn.Module):
+        return None
+    return tuple([array.data_ptr() for array in (*model.parameters(), *model.buffers())])

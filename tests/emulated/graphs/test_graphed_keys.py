@@ -154,6 +154,65 @@ def test_the_settings_of_any_library_count(program):  # noqa: F811 - the fixture
     ]
 
 
+HAS_MODELS = """
+
+class Model:
+    def __init__(self):
+        self.weights = [64, 128]
+
+    def forward(self, to):
+        driver = __import__("cuda.bindings.driver", fromlist=["x"])
+        sk = __import__("streamkit")
+        stream = sk.current_stream().handle
+        driver.cuMemsetD32Async(to.device_ctypes_pointer.value, self.weights[1], 4, stream)
+
+def weights_of(model):
+    return tuple(model.weights) if type(model) is Model else None
+"""
+WAYS = {
+    "a method": "f, more = sk.graphed(model.forward, weights=True), ()",
+    "a variable of its own": "f, more = sk.graphed(lambda to: model.forward(to), weights=True), ()",
+    "a variable around it": "f, more = around(model), ()",
+    "an argument": "f, more = sk.graphed(lambda to, m: m.forward(to), weights=True), (model,)",
+    "not looked at": "f, more = sk.graphed(model.forward), ()",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_weights_need_another_graph(program, way):  # noqa: F811 - the fixture
+    """Without the option the old ones stay in the graph: the last way is the control."""
+    out = program(
+        f"""
+        import numpy as np
+        import toya, toyb
+        from numba import cuda
+        from streamkit_toyb import Model
+
+        def around(inner):
+            return sk.graphed(lambda to: inner.forward(to) and never, weights=True)
+            never = None
+
+        model, to = Model(), cuda.to_device(np.zeros(4, np.int32))
+        {WAYS[way]}
+        for value in (128, 128, 128, 256, 256, 256, 128):
+            model.weights[1] = value
+            print(f.explain(to, *more) if value == 256 else "")
+            f(to, *more)
+            driver.cuCtxSynchronize()
+            assert (to.copy_to_host() == value).all() or f.captures == 1
+        print(f.graphs, f.hits)
+        """.replace("\n        ", "\n"),
+        toya="",
+        toyb=HAS_MODELS,
+    )
+    told = f"{FIRST}address of weight 1: 0x100 instead of 0x80"
+    lines = [line for line in out.splitlines() if line]
+    if way == "not looked at":
+        assert lines == ["it launches the graph that is held"] * 3 + ["1 5"]
+    else:
+        assert (lines[0], lines[-1]) == (told, "2 3")
+
+
 # -- what counts of the arguments -------------------------------------------------------------
 
 

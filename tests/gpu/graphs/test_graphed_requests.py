@@ -144,6 +144,29 @@ def test_results_are_memory_of_the_callers_stream(torch, model):
     } == {side.cuda_stream}
 
 
+SWAPS = {
+    "assign": lambda layer, new: layer.load_state_dict({"weight": new}, assign=True),
+    "attribute": lambda layer, new: setattr(layer, "weight", type(layer.weight)(new, False)),
+    "data": lambda layer, new: setattr(layer.weight, "data", new),
+}
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("way", SWAPS)
+def test_swapped_weights_are_used(torch, weights, way):
+    """Without the option the old ones are: the control."""
+    layer = torch.nn.Linear(4, 1, bias=False, device="cuda").requires_grad_(False)
+    x, new = torch.ones(4, device="cuda"), torch.full((1, 4), 128.0, device="cuda")
+    old = layer.weight.fill_(64).data  # held, or a graph would read memory of others
+    function = sk.graphed(layer, weights=weights)
+    found = [function(x).item() for _ in range(3)]
+    SWAPS[way](layer, new)
+    assert ("address of weight 0" in function.explain(x)) is weights
+    found += [function(x).item() for _ in range(3)]
+    assert found == [256] * 3 + [512 if weights else 256] * 3
+    assert old.unique().item() == 64
+
+
 ENDS = {
     "a block": "block = sk.capture(); graph = block.__enter__(); x * 2",
     "a generator": """
