@@ -264,7 +264,6 @@ class _Parts:
         the end of the interpreter all stays, because torch ends the process if a capture ends then.
         """
         if self._is_finalizing():
-            garbage.keep_forever(self)
             return
         try:
             self._abandon()

@@ -190,15 +190,19 @@ def test_a_launch_is_in_order_with_each_library(torch):
             seen = result.clone()
             gate.open()
             assert set(seen.tolist()) == {7.0}
-        # the control: launched without that order it has read the old values
+        # the control: launched without that order a graph has read the old values
         torch.cuda.synchronize()
         gate.free()
         gate = Gate()
+        with sk.capture() as graph:
+            result = torch.from_dlpack(cupy.from_dlpack(x) * 1)
+        graph.launch()
+        torch.cuda.synchronize()
         with torch.cuda.stream(side), sk.use(sk.new_stream(nonblocking=True)) as apart:
             gate.hold(side.cuda_stream)
             with torch.cuda.stream(side):
                 x.fill_(8)
-            copied(x)
+            graph.launch()
             apart.sync()
             assert set(result.tolist()) == {7.0}
     finally:
