@@ -43,8 +43,6 @@ class Part:
     the capture began, which another graph of that stream may still use.
     """
 
-    _kept: Any = contextlib.nullcontext()  # until it has begun
-
     def __init__(self, stream: Any, mode: str, origin: Any, bind: Callable[[Any], Binding]) -> None:
         self._stream = stream
         self._origin = origin
@@ -52,6 +50,7 @@ class Part:
         self._bind = bind
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._is_open = self._is_refused = False
+        self._kept: Any = contextlib.nullcontext()  # until it has begun
         device = stream.device_index
         self._numbers = random_numbers.GraphState(device) if random_numbers.ARE_SHARED else None
 
