@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
@@ -22,7 +23,6 @@ from streamkit._streams.stream import wrap
 from streamkit._support import garbage
 from streamkit._support.messages import describe
 from streamkit._support.refusals import block
-from streamkit._support.weak_table import WeakTable
 from streamkit.protocols import Capture
 from streamkit.protocols.adapters import all_offered, offered
 from streamkit.protocols.queues import LEGACY
@@ -123,7 +123,7 @@ def capture_on(
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context):
-                empties = disposal.caches.are_due()
+                empties = disposal.caches_are_due()
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare(empties_cache=empties)
             with use(stream), garbage.held_back(), around(adapters, held):
@@ -157,8 +157,8 @@ def capture_on(
         disposal.sweep()
 
 
-_living: WeakTable[CudaGraph] = WeakTable()
-"""Graphs that share something with others of their stream."""
+_newest: weakref.WeakValueDictionary[Any, CudaGraph] = weakref.WeakValueDictionary()
+"""The newest graph of a stream that shares something with others of it, by the stream's id."""
 
 
 def _warn_of_shared(graph: CudaGraph) -> None:
@@ -166,9 +166,9 @@ def _warn_of_shared(graph: CudaGraph) -> None:
     owned = graph._owned  # noqa: SLF001 - no attribute for users
     if owned is None or owned.executable.shared is None:  # another thread can have closed it
         return
-    older = [getattr(seen(), "_owned", None) for seen in _living.copy().values()]
-    _living.put(id(graph), graph)
-    if owned.stream_id in [other.stream_id for other in older if other is not None]:
+    older = _newest.get(owned.stream_id)
+    _newest[owned.stream_id] = graph
+    if older is not None and not older.closed:
         warnings.warn(
             f"two graphs were captured on {describe(graph.stream)}, so they share "
             f"{owned.executable.shared}: if they run at once, their results are wrong. Capture "
@@ -195,15 +195,14 @@ class _Parts:
         self._joined: list[JoinedPart] = []
         for adapter in adapters:
             begins = offered(adapter, Capture.begins_capture)
+            joins = offered(adapter, Capture.joins_capture)
             if begins is not None and self._library is None:
                 if not is_private:
                     self._origin = new_stream(stream.device_id, nonblocking=True)
                 origin = self._origin.to(adapter.name)
                 self._first = begins(stream.to(adapter.name), mode, origin)
                 self._library = adapter.name
-        for adapter in adapters:
-            joins = offered(adapter, Capture.joins_capture)
-            if joins is not None and adapter.name != self._library:
+            elif joins is not None:
                 self._joined.append(joins(stream.to(adapter.name), mode))
         self.joined = tuple(self._joined)
 

@@ -134,21 +134,21 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
             )
 
 
-def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
-    """Yield the other known queues of the device, if their handles are sure to be valid."""
-    own = stream._live()
+def known_queues(device: int) -> Iterator[QueueRecord]:
+    """Yield the known queues of a device whose handles are sure to be valid here."""
     for queue in identity.living():
-        is_other = queue.device == own.device and queue.handle != own.handle
-        if is_other and queue.thread is None and identity.is_alive(queue):
+        if queue.device == device and queue.thread is None and identity.is_alive(queue):
             yield queue
+
+
+def _others(stream: CudaStream[Any]) -> list[QueueRecord]:
+    own = stream._live()
+    return [queue for queue in known_queues(own.device) if queue.handle != own.handle]
 
 
 def _is_busy(queue: QueueRecord) -> bool:
     try:
-        return ordering.on(queue, _has_work, queue.handle)
+        captures = ordering.capture_of(queue) is not None
+        return not captures and not ordering.on(queue, driver.stream_done, queue.handle)
     except errors.DriverError:  # the queue's work has failed, as its next call reports
         return False
-
-
-def _has_work(handle: int) -> bool:
-    return driver.capture_id(handle) is None and not driver.stream_done(handle)

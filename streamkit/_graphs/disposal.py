@@ -168,6 +168,7 @@ class OwnedGraph(UsedPools):
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
         self.runs = Runs()
+        self.copied: OwnedEvent | None = None  # after the copies that belong to the last run
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
@@ -188,21 +189,21 @@ class OwnedGraph(UsedPools):
 
     def end(self) -> bool:
         """Destroy the graph, then let go of its objects; False if that cannot be done now."""
-        if not self.runs.have_ended():
+        if not self.runs.have_ended() or (self.copied and not events.query(self.copied.handle)):
             return False
         if not self._is_destroyed:
             self.executable.close()
             self._is_destroyed = True
-            caches.note_end(self.library)
+            if self.library is not None:
+                _ended.append(self.library)
         self.held, self.kept = [], []
         return super().end()
 
 
 def _readers(device: int) -> Iterator[QueueRecord]:
     """Yield the device's queues that may have been given work with a pool's memory."""
-    for queue in identity.living():
-        is_here = queue.thread is None and queue.device == device
-        if is_here and queue.handle > LEGACY and identity.is_alive(queue):
+    for queue in checks.known_queues(device):
+        if queue.handle > LEGACY:
             yield queue
     yield identity.identify(Queue(LEGACY, device))
     for library in loaded_libraries.found_so_far():
@@ -212,33 +213,27 @@ def _readers(device: int) -> Iterator[QueueRecord]:
             yield identity.identify(found, adapter, native)
 
 
-class _Caches:
-    """The memory that ended graphs have left in the caches of libraries that begin captures.
+_MANY, _TOO_MANY = 8, 64
+_ended: list[str] = []
+"""The libraries that began the captures of ended graphs, whose memory is left in their caches.
 
-    Each graph has memory of its own, so no later graph and no other library finds it there.
+Each graph has memory of its own, so no later graph and no other library finds it there.
+"""
+
+
+def caches_are_due() -> bool:
+    """Whether the libraries should free this memory before a capture, as many graphs left some.
+
+    That waits for the devices. So it is due when the queues have no work, or when too many graphs
+    have ended.
     """
-
-    _MANY, _TOO_MANY = 8, 64
-    _ended = 0
-
-    def note_end(self, library: str | None) -> None:
-        """Note the end of a graph whose capture this library began, or the driver for None."""
-        self._ended += library is not None
-
-    def are_due(self) -> bool:
-        """Whether the libraries should free this memory before a capture, as many graphs left some.
-
-        That waits for the devices. So it is due when the queues have no work, or when too many
-        graphs have ended.
-        """
-        if self._ended < self._MANY:
-            return False
-        is_due = self._ended >= self._TOO_MANY
+    is_due = len(_ended) >= _TOO_MANY
+    if not is_due and len(_ended) >= _MANY:
         with contextlib.suppress(Exception):  # as in ``sweep``
-            is_due = is_due or driver.call_beside_captures(_are_idle)
-        if is_due:
-            self._ended = 0
-        return is_due
+            is_due = driver.call_beside_captures(_are_idle)
+    if is_due:
+        _ended.clear()
+    return is_due
 
 
 def _are_idle() -> bool:
@@ -249,8 +244,6 @@ def _are_idle() -> bool:
         for queue in _readers(device)
     )
 
-
-caches = _Caches()
 
 waiting: deque[UsedPools] = deque()
 """The graphs and pools to end. A deque, because its append needs no lock."""
@@ -301,10 +294,7 @@ def free_deferred(parts: Sequence[JoinedPart], context: int) -> None:
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return
-    driver.call_beside_captures(driver.call_in, context, _free_deferred, parts)
-
-
-def _free_deferred(parts: Sequence[JoinedPart]) -> None:
-    if not checks.a_library_captures_here():
-        for part in parts:
-            part.free_deferred()
+    with driver.beside_captures(), driver.in_context(context):
+        if not checks.a_library_captures_here():
+            for part in parts:
+                part.free_deferred()

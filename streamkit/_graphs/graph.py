@@ -166,24 +166,18 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
-        if type(stream) is CudaStream and stream._queue is steady and relaunch():  # noqa: SLF001
-            if disposal.waiting:
-                disposal.sweep()
-            return
         target = stream if type(stream) is CudaStream else self._target(stream)
-        if target is None:
-            self._launch_as_a_call()
-        elif target._live() is not steady or not relaunch():
+        if target is None:  # after the libraries' work so far, and before their next work
+            self._ready()
+            with in_order_with_libraries(self._stream) as others:
+                self._launch(self._stream, others)
+            return
+        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
+        queue = target._queue or target._live()  # noqa: SLF001 - without a call where that is quick
+        if queue is not steady or not relaunch():
             self._launch(target)
         elif disposal.waiting:
             disposal.sweep()
-
-    def _launch_as_a_call(self) -> None:
-        """Launch after the libraries' work so far, and before their next work."""
-        self._ready()
-        with in_order_with_libraries(self._stream) as others:
-            self._launch(self._stream, others)
 
     def _launch(
         self, target: CudaStream[Any], others: list[tuple[QueueRecord, Any]] | None = None
@@ -191,8 +185,13 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._alone():
             owned, queue = self._check(target)
             if self._readers is not None:
-                readers = [(queue, None)] if others is None else others
-                self._wait_for_readers(queue, [reader for reader, _ in readers])
+                readers = others or [(queue, None)]
+                for living in self._readers:
+                    reader = living()
+                    if reader is None or any(identity.same(reader, other) for other, _ in readers):
+                        continue
+                    if ordering.capture_of(reader) is None:  # else only CUDA orders the runs
+                        ordering.wait_queue(queue, reader)
                 self._readers = [_while_it_lives(*reader) for reader in readers]
             owned.launch(target, queue)
             steady = owned.runs.steady
@@ -201,18 +200,6 @@ class CudaGraph(Graph, metaclass=Concrete):
                 self._again = steady, *again
         if disposal.waiting:
             disposal.sweep()
-
-    def _wait_for_readers(self, queue: QueueRecord, known: list[QueueRecord]) -> None:
-        """Hold the run until the present ends of the readers that are not ``known``.
-
-        Where a queue has ended or captures, only CUDA orders the runs.
-        """
-        for living in self._readers or ():
-            reader = living()
-            if reader is None or any(identity.same(reader, other) for other in known):
-                continue
-            if ordering.capture_of(reader) is None:
-                ordering.wait_queue(queue, reader)
 
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:

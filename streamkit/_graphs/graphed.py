@@ -18,8 +18,9 @@ from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import around, capture_on
 from streamkit._graphs.graph import in_order_with_libraries
-from streamkit._graphs.signatures import Signature
-from streamkit._queues import active_captures, loaded_libraries, open_scopes
+from streamkit._graphs.signatures import Signature, replaced
+from streamkit._queues import active_captures, loaded_libraries, open_scopes, ordering
+from streamkit._queues.lifetime import OwnedEvent
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.host_stream import HostStream
@@ -64,7 +65,9 @@ class _Captured:
     objects: tuple[weakref.ref[Any], ...]  # as those of ``_Seen``
     own: list[Any]  # the graph's copies of the arguments' arrays, with ``copy``
     made: list[FoundArray]  # the arrays of its result, with ``copy``
-    last: Any  # an event after the last use of either
+    moved: frozenset[str]  # the libraries whose arrays are copied
+    last: OwnedEvent  # after the last use of either
+    last_queue: Callable[[], object] = lambda: None  # of that use: a weak reference
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """Held from the first copy of a call to its last one."""
 
@@ -273,11 +276,11 @@ class GraphedFunction(Generic[P, T]):
                     if captured is None and (not waits or self._is_due(call)):
                         captured = self._capture(call, target)
                 if captured is None:
-                    return self._run_eagerly(call)
+                    return self._run_eagerly(call, target)
             finally:
                 if has_turn:
                     _turn.release()
-        return self._launch(captured, call)  # type: ignore[no-any-return]  # the function's result
+        return self._launch(captured, call, target)  # type: ignore[no-any-return]  # the function's result
 
     def _target(self) -> Any:
         return open_scopes.innermost() if self._stream is None else self._stream
@@ -360,7 +363,7 @@ class GraphedFunction(Generic[P, T]):
         args, kwargs = arguments
         return results.detached(self._fn(*args, **kwargs))
 
-    def _run_eagerly(self, call: Signature) -> T:
+    def _run_eagerly(self, call: Signature, target: CudaStream[Any] | None) -> T:
         """Run the function; the next call can be captured once this one has succeeded."""
         is_new = call.key not in self._seen
         if is_new:
@@ -373,26 +376,11 @@ class GraphedFunction(Generic[P, T]):
             return result
         marked = results.template(result, call.places, call.objects)
         made = results.arrays(marked)
-        with self._copying(new_stream(_device_of(call, None)), [], made) as (stream, new):
-            _copy(made, new, stream)
+        private = target or new_stream(_device_of(call, None))
+        with _copying(target, private, _moved(made), made) as new:
+            for found, copy in zip(made, new, strict=True):
+                _copy(found, copy, found.array, private)
         return results.filled(marked, call, made, new)  # type: ignore[no-any-return]  # as below
-
-    @contextlib.contextmanager
-    def _copying(
-        self, private: Any, arrays: list[FoundArray], made: list[FoundArray]
-    ) -> Generator[tuple[Any, list[Any]]]:
-        """Give the call's stream, or one in order with all libraries, to copy on; and new arrays.
-
-        These are like those ``made``, in memory of the caller's stream.
-        """
-        target = self._target()
-        if target is not None:
-            with _moving([*arrays, *made], target):
-                yield target, _new(made)
-        else:
-            new = _new(made)
-            with in_order_with_libraries(private), _moving([*arrays, *made], private):
-                yield private, new
 
     # -- capture ----------------------------------------------------------------------------------
 
@@ -402,10 +390,16 @@ class GraphedFunction(Generic[P, T]):
         private = new_stream(device, nonblocking=True)
         own: list[Any] = []
         if self._copies:
-            with _moving(call.arrays, private):
+            with use(private, libraries=_moved(call.arrays)):
                 own = _new(call.arrays)
-        last = private.record()
-        arguments = call.replaced(own) if own else call.arguments
+        last = OwnedEvent(private.context)
+        ordering.mark(last, private._live())
+        arguments: Any = call.arguments
+        if own:
+            places = call.places
+            arguments = replaced(
+                arguments, lambda leaf: own[places[id(leaf)]] if id(leaf) in places else leaf
+            )
         call.freeze()
         objects = self._watched(call)
         try:
@@ -420,12 +414,16 @@ class GraphedFunction(Generic[P, T]):
                 ) from error
             self._fall_back(call, error)
             return None
-        result = results.template(result, _places(own) if own else call.places, call.objects)
+        places = {id(array): index for index, array in enumerate(own)} if own else call.places
+        result = results.template(result, places, call.objects)
         graph.keep(result, own)  # the arrays of a run live until it has ended
-        if not self._copies:
-            graph._readers = []  # noqa: SLF001 - no attribute for users
+        if self._copies:
+            graph._ready().copied = last  # noqa: SLF001 - no attribute for users
+        else:
+            graph._readers = []  # noqa: SLF001 - as above
         made = results.arrays(result) if self._copies else []
-        captured = _Captured(graph, result, objects, own, made, last)
+        moved = _moved([*call.arrays, *made])
+        captured = _Captured(graph, result, objects, own, made, moved, last)
         with self._lock:
             self.captures += 1
             self._seen.pop(call.key, None)
@@ -444,22 +442,27 @@ class GraphedFunction(Generic[P, T]):
                 stacklevel=4,
             )
 
-    def _launch(self, captured: _Captured, call: Signature) -> Any:
+    def _launch(self, captured: _Captured, call: Signature, target: Any) -> Any:
         if not self._copies:
             captured.graph.launch(self._stream)
             return results.filled(captured.result, call)
-        own, made, private = captured.own, captured.made, captured.graph.stream
-        copying = self._copying(private, call.arrays, made)
-        with captured.lock, copying as (stream, new):
-            stream.wait(captured.last)
+        own, made, stream = captured.own, captured.made, target or captured.graph.stream
+        with _copying(target, stream, captured.moved, made) as new, captured.lock:
+            queue = stream._live()
+            if captured.last_queue() is not queue:
+                ordering.wait_event(queue, captured.last.handle)
             try:
-                _copy(call.arrays, own, stream)
+                for found, mine in zip(call.arrays, own, strict=True):
+                    _copy(found, mine, found.array, stream)
                 captured.graph.launch(stream)
-                _copy_back(call.arrays, own, stream)
-                _copy(made, new, stream)
+                for found, mine in zip(call.arrays, own, strict=True):
+                    if not found.repeats:  # no library writes where elements share memory
+                        _copy(found, found.array, mine, stream)
+                for found, copy in zip(made, new, strict=True):
+                    _copy(found, copy, found.array, stream)
             finally:
-                stream.record(captured.last)
-                stream.keep(*own)  # the runs of the graph end before they are copied back
+                ordering.mark(captured.last, queue)
+                captured.last_queue = weakref.ref(queue)
         return results.filled(captured.result, call, made, new)
 
 
@@ -479,36 +482,38 @@ def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
     return call.arrays[0].device or 0 if call.arrays else driver.current_device()
 
 
-def _moving(arrays: list[FoundArray], stream: Any) -> use:
-    """Return the scope of a stream that moves only the arrays' libraries.
+@contextlib.contextmanager
+def _copying(
+    target: Any, stream: Any, moved: frozenset[str], made: list[FoundArray]
+) -> Generator[list[Any]]:
+    """Make the stream current to copy, and give arrays like those ``made``, of the caller's memory.
+
+    Without a ``target`` the copies are in order with all libraries.
+    """
+    if target is not None:
+        with use(stream, libraries=moved):
+            yield _new(made)
+    else:
+        new = _new(made)
+        with in_order_with_libraries(stream), use(stream, libraries=moved):
+            yield new
+
+
+def _moved(arrays: list[FoundArray]) -> frozenset[str]:
+    """Return the arrays' libraries that have a current stream: a scope to copy moves no others.
 
     A thread may have left others out of its own scope, as Warp has one current stream for all.
     """
     loaded = {library.name for library in loaded_libraries.libraries()}
-    return use(stream, libraries=loaded & {found.library.name for found in arrays})
+    return frozenset(loaded & {found.library.name for found in arrays if found.library})
 
 
 def _new(arrays: list[FoundArray]) -> list[Any]:
     return [found.library.array_like(found.array, found.device) for found in arrays]
 
 
-def _copy(arrays: list[FoundArray], others: list[Any], stream: Any) -> None:
-    for found, to in zip(arrays, others, strict=True):
-        found.library.copy_array(to, found.array, stream.to(found.library.name))
-
-
-def _copy_back(arrays: list[FoundArray], own: list[Any], stream: Any) -> None:
-    """Copy a graph's own arrays back into the call's, as the function may have written into them.
-
-    Not into an array whose elements share memory: no library writes there.
-    """
-    for found, mine in zip(arrays, own, strict=True):
-        if not found.repeats:
-            found.library.copy_array(found.array, mine, stream.to(found.library.name))
-
-
-def _places(arrays: list[Any]) -> dict[int, int]:
-    return {id(array): index for index, array in enumerate(arrays)}
+def _copy(found: FoundArray, to: Any, source: Any, stream: Any) -> None:
+    found.library.copy_array(to, source, stream.to(found.library.name))
 
 
 def _name(fn: object) -> str:

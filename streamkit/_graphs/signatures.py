@@ -81,9 +81,6 @@ class _Unhashable:
                 "Give its class a __hash__, or let the function read it from elsewhere."
             ) from error
 
-    def __repr__(self) -> str:
-        return messages.describe(self._value)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Unhashable) and bool(self._value == other._value)
 
@@ -115,17 +112,6 @@ class Signature:
         for value in self._unhashable:
             value.freeze()
         self._unhashable.clear()
-
-    def replaced(self, arrays: list[Any]) -> Arguments:
-        """Return the arguments with other arrays."""
-        places = self.places
-
-        def replace(leaf: Any) -> Any:
-            place = places.get(id(leaf))
-            return leaf if place is None else arrays[place]
-
-        args, kwargs = replaced(self.arguments, replace)
-        return args, kwargs
 
     def _read(self, value: Any) -> Hashable:
         kind = type(value)

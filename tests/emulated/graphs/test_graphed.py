@@ -163,12 +163,12 @@ def test_a_graph_that_goes_before_a_call_launches_it_is_launched(array):
     check(driver.cuCtxSynchronize())
     to.copy_to_device(np.zeros(4, np.float32))
 
-    def late(captured, call):
+    def late(*call):
         del function._launch
         for _ in range(2):
             function(other, two)
         assert function.captures == 2
-        return function._launch(captured, call)
+        return function._launch(*call)
 
     function._launch = late
     function(to, one)

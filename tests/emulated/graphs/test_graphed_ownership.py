@@ -365,8 +365,10 @@ def has_gone(references):
 
 
 def holding_after(launch, gate):
+    launch = weakref.WeakMethod(launch)  # the graph goes without the garbage collector
+
     def held(stream):
-        launch(stream)
+        launch()(stream)
         gate.hold(stream.handle)
 
     return held
