@@ -111,12 +111,8 @@ def capture_on(
     disposal.sweep()
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
-    single = [
-        adapter.name
-        for adapter in adapters
-        if offered(adapter, Capture.begins_capture) is not None
-        or offered(adapter, Capture.joins_capture) is not None
-    ]
+    parts_of: Any = Capture.begins_capture, Capture.joins_capture
+    single = [one.name for one in adapters if any(offered(one, part) for part in parts_of)]
     queue = stream._live()  # now, because the block can close the stream
     held: list[Any] = []
     try:
@@ -131,8 +127,7 @@ def capture_on(
                 try:
                     parts.begin()
                     yield graph
-                    parts.check(libraries)
-                    graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
+                    graph._complete(parts.end(held, libraries))  # noqa: SLF001 - no method for users
                 except BaseException as error:
                     graph._complete(None)  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
@@ -211,14 +206,14 @@ class _Parts:
         for part in self._joined:
             part.begin()
 
-    def check(self, libraries: Iterable[LoadedLibrary]) -> None:
-        """Raise CaptureError unless the capture is whole and has each library's current stream."""
+    def end(self, held: list[Any], libraries: Iterable[LoadedLibrary]) -> OwnedGraph:
+        """End the capture; return its graph, which holds the pools in ``held`` and more.
+
+        CaptureError unless the capture is whole and has each library's current stream.
+        """
         self._return()
         checks.check_complete(self._stream)
         checks.check_nobody_left(self._stream, libraries)
-
-    def end(self, held: list[Any]) -> OwnedGraph:
-        """End a whole capture; return its graph, which holds the pools in ``held`` and more."""
         pools = len(held)
         while self._joined:
             held.append(self._joined[-1].end())

@@ -93,7 +93,7 @@ def check_complete(stream: CudaStream[Any]) -> None:
     if loose:
         forks = [
             CudaStream(queue, None)
-            for queue in _others(stream)
+            for queue in known_queues(stream._live().device)
             # asking the legacy stream is illegal while a blocking stream captures
             if queue.handle != LEGACY
             and (other := graphs.captured(queue.handle))
@@ -108,7 +108,8 @@ def check_complete(stream: CudaStream[Any]) -> None:
 
 def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
     """Word a part of the program that added nothing to the capture on this stream."""
-    busy = [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
+    known = known_queues(stream._live().device)
+    busy = [CudaStream(queue, None) for queue in known if _is_busy(queue)]
     pending = f" Work is pending on {', '.join(map(describe, busy))}." if busy else ""
     return errors.CaptureError(
         f"{what} did no GPU work, or did it on a stream outside the capture.{pending} Use the "
@@ -139,11 +140,6 @@ def known_queues(device: int) -> Iterator[QueueRecord]:
     for queue in identity.living():
         if queue.device == device and queue.thread is None and identity.is_alive(queue):
             yield queue
-
-
-def _others(stream: CudaStream[Any]) -> list[QueueRecord]:
-    own = stream._live()
-    return [queue for queue in known_queues(own.device) if queue.handle != own.handle]
 
 
 def _is_busy(queue: QueueRecord) -> bool:

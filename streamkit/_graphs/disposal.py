@@ -15,7 +15,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._cuda import driver, events, graphs
-from streamkit._cuda.graphs import DriverGraph, Section
 from streamkit._graphs import checks
 from streamkit._queues import (
     active_captures,
@@ -33,8 +32,9 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from streamkit._cuda.graphs import Section
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import CapturedGraph, JoinedPart
+    from streamkit.protocols import JoinedPart
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -152,7 +152,7 @@ class OwnedGraph(UsedPools):
 
     def __init__(
         self,
-        executable: CapturedGraph | DriverGraph,
+        executable: Any,  # a ``CapturedGraph``, or the ``DriverGraph`` if there is no library
         library: str | None,
         queue: QueueRecord,
         pools: tuple[object, ...],
@@ -161,9 +161,7 @@ class OwnedGraph(UsedPools):
         self.executable = executable
         self.library = library  # that began the capture; None if the driver began it
         self.stream_id = identity.public_id(queue)
-        self._launched_by_library: Callable[[Any], bool | None] | None = None
-        if not isinstance(executable, DriverGraph):
-            self._launched_by_library = executable.launch
+        self._by_library = library is not None  # whether that one launches the graph
         self.held: list[Any] = []
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
@@ -174,18 +172,15 @@ class OwnedGraph(UsedPools):
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
         # also if the driver launches the graph by now: the library refuses a stream each time
         native = None if self.library is None else target.to(self.library)
-        by_library = self._launched_by_library
-        if by_library is None:
-            run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
-        else:
-            run = functools.partial(self._launch_by_library, by_library, native)
+        run = functools.partial(self._run, queue, native)
         # the driver orders the runs, but not a library's work before each run
-        in_order = by_library is not None
-        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=in_order)
+        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=self._by_library)
 
-    def _launch_by_library(self, launch: Callable[[Any], bool | None], stream: Any) -> None:
-        if launch(stream):
-            self._launched_by_library = None
+    def _run(self, queue: QueueRecord, native: Any) -> None:
+        if not self._by_library:
+            graphs.launch(self.executable.executable, queue.handle)
+        elif self.executable.launch(native):
+            self._by_library = False
 
     def end(self) -> bool:
         """Destroy the graph, then let go of its objects; False if that cannot be done now."""
@@ -268,19 +263,13 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             # this fails in a broken context, which every other call reports, or at a queue that
             # captures; a library's calls leave its device current, where torch looks at captures
-            with contextlib.suppress(Exception):
-                stays = driver.call_beside_captures(
-                    driver.ensure_in, graph.context, _has_to_stay, graph
-                )
+            context = driver.in_context(graph.context)
+            with contextlib.suppress(Exception), driver.beside_captures(), context:
+                stays = checks.a_library_captures_here() or not graph.end()
         finally:
             if stays:
                 waiting.append(graph)
         del graph  # its objects end here, not with the next graph
-
-
-def _has_to_stay(graph: Any) -> bool:
-    """End a graph, if that is possible now; return whether it has to stay."""
-    return checks.a_library_captures_here() or not graph.end()
 
 
 keepalive.add_sweep(waiting, sweep)

@@ -147,14 +147,13 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _ready(self) -> OwnedGraph:
         owned = self._owned
+        if self._is_capturing:
+            raise errors.CaptureError(
+                f"{describe(self)} is still being captured: use it after the block."
+            )
         if owned is None:
-            raise self._still_capturing() if self._is_capturing else messages.closed(self)
+            raise messages.closed(self)
         return owned
-
-    def _still_capturing(self) -> errors.CaptureError:
-        return errors.CaptureError(
-            f"{describe(self)} is still being captured: use it after the block."
-        )
 
     def __repr__(self) -> str:
         state = "capturing" if self._is_capturing else "closed" if self.closed else "ready"
@@ -215,7 +214,6 @@ class CudaGraph(Graph, metaclass=Concrete):
                     return
 
     def upload(self, stream: StreamLike | None = None) -> None:
-        self._ready()
         target = self._target(stream) or self._stream
         with self._alone():
             owned, queue = self._check(target)
@@ -242,9 +240,8 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def close(self) -> None:
         with self._alone():
-            if self._is_capturing:
-                raise self._still_capturing()
-            owned, self._owned = self._owned, None
+            owned = None if self.closed else self._ready()
+            self._owned = None
         if owned is not None:
             disposal.dispose(owned)
 

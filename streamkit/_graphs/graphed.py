@@ -21,6 +21,7 @@ from streamkit._graphs.graph import in_order_with_libraries
 from streamkit._graphs.signatures import Signature, replaced
 from streamkit._queues import active_captures, loaded_libraries, open_scopes, ordering
 from streamkit._queues.lifetime import OwnedEvent
+from streamkit._streams import host_stream
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.host_stream import HostStream
@@ -178,7 +179,7 @@ class GraphedFunction(Generic[P, T]):
         weights: bool,
         fallback: bool,
     ) -> None:
-        self.__qualname__ = _name(fn)
+        self.__qualname__ = repr(fn)  # if it has no name, as a partial has none
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._max_graphs = max_graphs
@@ -202,7 +203,7 @@ class GraphedFunction(Generic[P, T]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<streamkit.GraphedFunction {_name(self._fn)}, {self.graphs} graphs>"
+        return f"<streamkit.GraphedFunction {self.__qualname__}, {self.graphs} graphs>"
 
     def __reduce__(self) -> str:
         """Go to another process by name, as a function does; graphs stay where they are."""
@@ -231,7 +232,7 @@ class GraphedFunction(Generic[P, T]):
             **kwargs: The same.
         """
         target = self._target()
-        if _is_of_the_host(target):
+        if isinstance(target, HostStream):
             return "it calls the function: on the host there are no graphs"
         call = self._read(args, kwargs, target)
         with self._lock:
@@ -239,13 +240,13 @@ class GraphedFunction(Generic[P, T]):
                 return "it launches the graph that is held"
             seen, is_full = self._seen.get(call.key), self.graphs == self._max_graphs
             others = list(self._captured or self._seen)
-        if seen is not None:
-            if not seen.is_due:
-                return "it calls the function, which could not be captured at a call of its kind"
-            what = "it captures the function, because it is the second call of its kind"
-        else:
+        if seen is None:
             what = "it calls the function, because it is the first call"
             what += " of its kind" if others else ""
+        elif seen.is_due:
+            what = "it captures the function, because it is the second call of its kind"
+        else:
+            return "it calls the function, which could not be captured at a call of its kind"
         why = differences.from_nearest(call.key, [one for one in others if one != call.key])
         full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
         return "; ".join(filter(None, (what, why, full if is_full else "")))
@@ -255,7 +256,7 @@ class GraphedFunction(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or launch its graph."""
         target = self._target()
-        if _is_of_the_host(target):
+        if isinstance(target, HostStream):
             return self._run((args, kwargs))
         if self._has_dead:
             self._forget_dead()
@@ -273,7 +274,7 @@ class GraphedFunction(Generic[P, T]):
             try:
                 if has_turn:
                     captured = self._find(call)  # another thread may have captured it since
-                    if captured is None and (not waits or self._is_due(call)):
+                    if captured is None and self._is_due(call):
                         captured = self._capture(call, target)
                 if captured is None:
                     return self._run_eagerly(call, target)
@@ -283,7 +284,8 @@ class GraphedFunction(Generic[P, T]):
         return self._launch(captured, call, target)  # type: ignore[no-any-return]  # the function's result
 
     def _target(self) -> Any:
-        return open_scopes.innermost() if self._stream is None else self._stream
+        target = open_scopes.innermost() if self._stream is None else self._stream
+        return host_stream.default_stream if target is None and devices.on_host(None) else target
 
     def _read(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: CudaStream[Any] | None
@@ -317,6 +319,7 @@ class GraphedFunction(Generic[P, T]):
 
     def _put(self, table: OrderedDict[Hashable, Any], call: Signature, entry: Any) -> None:
         with self._lock:
+            self._seen.pop(call.key, None)
             table[call.key] = entry
             dropped = table.popitem(last=False) if len(table) > self._max_graphs else None
         del dropped  # as in ``clear``
@@ -325,7 +328,12 @@ class GraphedFunction(Generic[P, T]):
 
     def _watched(self, call: Signature) -> tuple[weakref.ref[Any], ...]:
         """Return references to the call's objects; when one of these dies, the entry goes."""
-        forget = functools.partial(_forget_dead_of, weakref.ref(self))
+        method = weakref.WeakMethod(self._forget_dead)
+
+        def forget(_: object) -> None:
+            if (forget_dead := method()) is not None:
+                forget_dead()
+
         return tuple([weakref.ref(value, forget) for value in call.objects])
 
     def _forget_dead(self) -> None:
@@ -349,9 +357,7 @@ class GraphedFunction(Generic[P, T]):
         del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:
-        if self._stream is None:
-            return self._call(arguments)
-        with use(self._stream):
+        with contextlib.nullcontext() if self._stream is None else use(self._stream):
             return self._call(arguments)
 
     def _call(self, arguments: Arguments) -> T:
@@ -376,7 +382,7 @@ class GraphedFunction(Generic[P, T]):
             return result
         marked = results.template(result, call.places, call.objects)
         made = results.arrays(marked)
-        private = target or new_stream(_device_of(call, None))
+        private = target or new_stream(_device_of(call))
         with _copying(target, private, _moved(made), made) as new:
             for found, copy in zip(made, new, strict=True):
                 _copy(found, copy, found.array, private)
@@ -386,8 +392,8 @@ class GraphedFunction(Generic[P, T]):
 
     def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
         """Capture the call; None if the capture fails and the function is called instead."""
-        device = _device_of(call, target)
-        private = new_stream(device, nonblocking=True)
+        device = _device_of(call) if target is None else target.device_id
+        private: Any = new_stream(device, nonblocking=True)
         own: list[Any] = []
         if self._copies:
             with use(private, libraries=_moved(call.arrays)):
@@ -396,9 +402,9 @@ class GraphedFunction(Generic[P, T]):
         ordering.mark(last, private._live())
         arguments: Any = call.arguments
         if own:
-            places = call.places
+            given = call.places
             arguments = replaced(
-                arguments, lambda leaf: own[places[id(leaf)]] if id(leaf) in places else leaf
+                arguments, lambda leaf: own[given[id(leaf)]] if id(leaf) in given else leaf
             )
         call.freeze()
         objects = self._watched(call)
@@ -408,11 +414,14 @@ class GraphedFunction(Generic[P, T]):
         except active_captures.OngoingError:  # another thread has just begun a capture
             return None
         except CaptureError as error:
+            what = f"{self._where(error)} cannot be captured"
             if not self._fallback:
-                raise CaptureError(
-                    f"{_where(self._fn, error)} cannot be captured: {error}"
-                ) from error
-            self._fall_back(call, error)
+                raise CaptureError(f"{what}: {error}") from error
+            self._put(self._seen, call, _Seen(is_due=False, objects=objects))
+            if not self._has_warned:
+                self._has_warned = True
+                what = f"{what}, so streamkit.graphed calls the function: {error}"
+                warnings.warn(what, RuntimeWarning, stacklevel=3)
             return None
         places = {id(array): index for index, array in enumerate(own)} if own else call.places
         result = results.template(result, places, call.objects)
@@ -424,23 +433,22 @@ class GraphedFunction(Generic[P, T]):
         made = results.arrays(result) if self._copies else []
         moved = _moved([*call.arrays, *made])
         captured = _Captured(graph, result, objects, own, made, moved, last)
-        with self._lock:
-            self.captures += 1
-            self._seen.pop(call.key, None)
+        self.captures += 1  # by one thread at a time, which has the turn
         self._put(self._captured, call, captured)
         return captured
 
-    def _fall_back(self, call: Signature, error: CaptureError) -> None:
-        self._put(self._seen, call, _Seen(is_due=False, objects=self._watched(call)))
-        with self._lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
-            warnings.warn(
-                f"{_where(self._fn, error)} cannot be captured, so streamkit.graphed calls the "
-                f"function: {error}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+    def _where(self, error: BaseException | None) -> str:
+        """Name the function, and the line of it that an error came from, if it has one."""
+        code = getattr(inspect.unwrap(self._fn), "__code__", None)
+        if code is None:
+            return self.__qualname__
+        at = f"the function at line {code.co_firstlineno}"
+        while error is not None:
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                if frame.f_code is code:
+                    at = f"line {number}"
+            error = error.__cause__ or error.__context__
+        return f"{self.__qualname__} ({at} of {code.co_filename})"
 
     def _launch(self, captured: _Captured, call: Signature, target: Any) -> Any:
         if not self._copies:
@@ -466,19 +474,7 @@ class GraphedFunction(Generic[P, T]):
         return results.filled(captured.result, call, made, new)
 
 
-def _is_of_the_host(target: Any) -> bool:
-    return isinstance(target, HostStream) or (target is None and devices.on_host(None))
-
-
-def _forget_dead_of(function: weakref.ref[GraphedFunction[..., Any]], _: object) -> None:
-    found = function()
-    if found is not None:
-        found._forget_dead()  # noqa: SLF001 - of the same file
-
-
-def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
-    if target is not None:
-        return target.device_id
+def _device_of(call: Signature) -> int:
     return call.arrays[0].device or 0 if call.arrays else driver.current_device()
 
 
@@ -514,23 +510,3 @@ def _new(arrays: list[FoundArray]) -> list[Any]:
 
 def _copy(found: FoundArray, to: Any, source: Any, stream: Any) -> None:
     found.library.copy_array(to, source, stream.to(found.library.name))
-
-
-def _name(fn: object) -> str:
-    return str(getattr(fn, "__qualname__", None) or repr(fn))
-
-
-def _where(fn: Any, error: BaseException) -> str:
-    """Name the function, and the line of it that an error came from, if it has one."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    found: BaseException | None = error
-    line = None
-    while found is not None and code is not None:
-        for frame, number in traceback.walk_tb(found.__traceback__):
-            if frame.f_code is code:
-                line = number
-        found = found.__cause__ or found.__context__
-    if code is None:
-        return _name(fn)
-    at = f"line {line}" if line else f"the function at line {code.co_firstlineno}"
-    return f"{_name(fn)} ({at} of {code.co_filename})"

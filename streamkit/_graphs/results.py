@@ -18,18 +18,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Argument:
-    """The mark in a captured result for the array that was passed in a place."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+class _Argument(int):
+    """The mark in a captured result for the array that was passed in this place."""
 
 
-class _Weakly:
+class _Weakly(weakref.ref[Any]):
     """The mark in a captured result for a passed object that the key holds weakly."""
-
-    def __init__(self, value: Any) -> None:
-        self.get = weakref.ref(value)
 
 
 def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> Any:
@@ -74,8 +68,8 @@ def filled(
 
     def fill(leaf: Any) -> Any:
         if type(leaf) is _Argument:
-            return given[leaf.index].array
-        return leaf.get() if type(leaf) is _Weakly else copies.get(id(leaf), leaf)
+            return given[leaf].array
+        return leaf() if type(leaf) is _Weakly else copies.get(id(leaf), leaf)
 
     return replaced(marked, fill)
 

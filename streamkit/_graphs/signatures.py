@@ -115,10 +115,8 @@ class Signature:
 
     def _read(self, value: Any) -> Hashable:
         kind = type(value)
-        if kind is float or kind is complex:
-            return kind, _number(value)
         if kind in VALUES:
-            return kind, value
+            return kind, _number(value) if kind is float or kind is complex else value
         if isinstance(value, (tuple, list)):
             return kind, tuple(map(self._read, value))
         if isinstance(value, dict):

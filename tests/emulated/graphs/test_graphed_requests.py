@@ -105,13 +105,17 @@ def test_a_request_on_another_stream_leaves_results(array, model, gate, make, wh
     assert [read(one) for one in answers] == expected
 
 
-def test_a_request_on_the_same_stream_costs_no_wait(array, model):
-    call, x = without_copies(model, array()), array()
+@pytest.mark.parametrize("make", [without_copies, with_copies])
+def test_a_request_on_the_same_stream_costs_no_wait(array, model, make):
+    """With copies it records one event, for calls on other streams."""
+    call, x = make(model, array()), array()
     with sk.new_stream(nonblocking=True):
         for _ in range(4):
             emulator.reset_calls()
             call(x)
-        assert {"cuEventRecord", "cuStreamWaitEvent"}.isdisjoint(emulator.all_calls())
+        calls = emulator.all_calls()
+    assert calls.get("cuEventRecord", 0) == (make is with_copies)
+    assert {"cuStreamWaitEvent", "cuEventQuery"}.isdisjoint(calls)
 
 
 @pytest.mark.parametrize("end", ["closes", "captures", "dies"])
