@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from streamkit import errors
@@ -21,7 +23,6 @@ from streamkit._streams.stream import wrap
 from streamkit._support import garbage
 from streamkit._support.messages import describe
 from streamkit._support.refusals import block
-from streamkit._support.weak_table import WeakTable
 from streamkit.protocols import Capture
 from streamkit.protocols.adapters import all_offered, offered
 from streamkit.protocols.queues import LEGACY
@@ -110,19 +111,15 @@ def capture_on(
     disposal.sweep()
     libraries = loaded_libraries.libraries()
     adapters = [registry.adapter(library.name) for library in libraries]
-    single = [
-        adapter.name
-        for adapter in adapters
-        if offered(adapter, Capture.begins_capture) is not None
-        or offered(adapter, Capture.joins_capture) is not None
-    ]
+    parts_of: Any = Capture.begins_capture, Capture.joins_capture
+    single = [one.name for one in adapters if any(offered(one, part) for part in parts_of)]
     queue = stream._live()  # now, because the block can close the stream
     held: list[Any] = []
     try:
         with active_captures.noted(single, kept):
             checks.refuse_inside_another(stream)
             with driver.in_context(stream.context):
-                empties = disposal.caches.are_due()
+                empties = disposal.caches_are_due()
                 for prepare in all_offered(adapters, Capture.prepare):
                     prepare(empties_cache=empties)
             with use(stream), garbage.held_back(), around(adapters, held):
@@ -130,8 +127,7 @@ def capture_on(
                 try:
                     parts.begin()
                     yield graph
-                    parts.check(libraries)
-                    graph._complete(parts.end(held))  # noqa: SLF001 - no method for users
+                    graph._complete(parts.end(held, libraries))  # noqa: SLF001 - no method for users
                 except BaseException as error:
                     graph._complete(None)  # noqa: SLF001 - no method for users
                     if held:  # the block's work on other streams may still use the pools' memory
@@ -156,8 +152,8 @@ def capture_on(
         disposal.sweep()
 
 
-_living: WeakTable[CudaGraph] = WeakTable()
-"""Graphs that share something with others of their stream."""
+_newest: weakref.WeakValueDictionary[Any, CudaGraph] = weakref.WeakValueDictionary()
+"""The newest graph of a stream that shares something with others of it, by the stream's id."""
 
 
 def _warn_of_shared(graph: CudaGraph) -> None:
@@ -165,9 +161,9 @@ def _warn_of_shared(graph: CudaGraph) -> None:
     owned = graph._owned  # noqa: SLF001 - no attribute for users
     if owned is None or owned.executable.shared is None:  # another thread can have closed it
         return
-    older = [getattr(seen(), "_owned", None) for seen in _living.copy().values()]
-    _living.put(id(graph), graph)
-    if owned.stream_id in [other.stream_id for other in older if other is not None]:
+    older = _newest.get(owned.stream_id)
+    _newest[owned.stream_id] = graph
+    if older is not None and not older.closed:
         warnings.warn(
             f"two graphs were captured on {describe(graph.stream)}, so they share "
             f"{owned.executable.shared}: if they run at once, their results are wrong. Capture "
@@ -179,6 +175,8 @@ def _warn_of_shared(graph: CudaGraph) -> None:
 
 class _Parts:
     """The parts of a running capture: of the library or driver that began it, and of who joined."""
+
+    _is_finalizing = staticmethod(sys.is_finalizing)  # at the end the modules may be gone
 
     def __init__(
         self, stream: CudaStream[Any], mode: str, adapters: list[Adapter], *, is_private: bool
@@ -192,15 +190,14 @@ class _Parts:
         self._joined: list[JoinedPart] = []
         for adapter in adapters:
             begins = offered(adapter, Capture.begins_capture)
+            joins = offered(adapter, Capture.joins_capture)
             if begins is not None and self._library is None:
                 if not is_private:
                     self._origin = new_stream(stream.device_id, nonblocking=True)
                 origin = self._origin.to(adapter.name)
                 self._first = begins(stream.to(adapter.name), mode, origin)
                 self._library = adapter.name
-        for adapter in adapters:
-            joins = offered(adapter, Capture.joins_capture)
-            if joins is not None and adapter.name != self._library:
+            elif joins is not None:
                 self._joined.append(joins(stream.to(adapter.name), mode))
         self.joined = tuple(self._joined)
 
@@ -209,14 +206,14 @@ class _Parts:
         for part in self._joined:
             part.begin()
 
-    def check(self, libraries: Iterable[LoadedLibrary]) -> None:
-        """Raise CaptureError unless the capture is whole and has each library's current stream."""
+    def end(self, held: list[Any], libraries: Iterable[LoadedLibrary]) -> OwnedGraph:
+        """End the capture; return its graph, which holds the pools in ``held`` and more.
+
+        CaptureError unless the capture is whole and has each library's current stream.
+        """
         self._return()
         checks.check_complete(self._stream)
         checks.check_nobody_left(self._stream, libraries)
-
-    def end(self, held: list[Any]) -> OwnedGraph:
-        """End a whole capture; return its graph, which holds the pools in ``held`` and more."""
         pools = len(held)
         while self._joined:
             held.append(self._joined[-1].end())
@@ -257,8 +254,11 @@ class _Parts:
     def abandon(self, error: BaseException) -> None:
         """End every part, in any state, and drop the captured work.
 
-        A part that cannot be ended becomes a note on ``error``, which led here and is raised.
+        A part that cannot be ended becomes a note on ``error``, which led here and is raised. At
+        the end of the interpreter all stays, because torch ends the process if a capture ends then.
         """
+        if self._is_finalizing():
+            return
         try:
             self._abandon()
         except BaseException as first:  # after an interrupt or a failed call, a second try

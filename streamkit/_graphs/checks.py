@@ -93,7 +93,7 @@ def check_complete(stream: CudaStream[Any]) -> None:
     if loose:
         forks = [
             CudaStream(queue, None)
-            for queue in _others(stream)
+            for queue in known_queues(stream._live().device)
             # asking the legacy stream is illegal while a blocking stream captures
             if queue.handle != LEGACY
             and (other := graphs.captured(queue.handle))
@@ -108,7 +108,8 @@ def check_complete(stream: CudaStream[Any]) -> None:
 
 def no_work(what: str, stream: CudaStream[Any]) -> errors.CaptureError:
     """Word a part of the program that added nothing to the capture on this stream."""
-    busy = [CudaStream(queue, None) for queue in _others(stream) if _is_busy(queue)]
+    known = known_queues(stream._live().device)
+    busy = [CudaStream(queue, None) for queue in known if _is_busy(queue)]
     pending = f" Work is pending on {', '.join(map(describe, busy))}." if busy else ""
     return errors.CaptureError(
         f"{what} did no GPU work, or did it on a stream outside the capture.{pending} Use the "
@@ -134,21 +135,16 @@ def check_nobody_left(stream: CudaStream[Any], libraries: Iterable[LoadedLibrary
             )
 
 
-def _others(stream: CudaStream[Any]) -> Iterator[QueueRecord]:
-    """Yield the other known queues of the device, if their handles are sure to be valid."""
-    own = stream._live()
+def known_queues(device: int) -> Iterator[QueueRecord]:
+    """Yield the known queues of a device whose handles are sure to be valid here."""
     for queue in identity.living():
-        is_other = queue.device == own.device and queue.handle != own.handle
-        if is_other and queue.thread is None and identity.is_alive(queue):
+        if queue.device == device and queue.thread is None and identity.is_alive(queue):
             yield queue
 
 
 def _is_busy(queue: QueueRecord) -> bool:
     try:
-        return ordering.on(queue, _has_work, queue.handle)
+        captures = ordering.capture_of(queue) is not None
+        return not captures and not ordering.on(queue, driver.stream_done, queue.handle)
     except errors.DriverError:  # the queue's work has failed, as its next call reports
         return False
-
-
-def _has_work(handle: int) -> bool:
-    return driver.capture_id(handle) is None and not driver.stream_done(handle)

@@ -36,7 +36,7 @@ def between(key: Any, other: Any) -> Iterator[str]:
     yield from _of_mappings("", "keywords", "argument {!r}", kwargs, other_kwargs)
     now, then = settings.by_name(mine), settings.by_name(theirs)
     for name in {**now, **then}:
-        one, before = now.get(name, "not loaded"), then.get(name, "not loaded")
+        one, before = now.get(name, "none"), then.get(name, "none")
         if one != before:
             yield f"{name}: {one} instead of {before}"
 

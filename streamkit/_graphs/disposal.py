@@ -2,9 +2,8 @@
 
 The memory of a graph must outlast the last run, and many calls that free memory are illegal in
 the thread of a capture, whoever began it: torch (2.11) ends the process if a graph dies there. So
-graphs wait here until the next capture, launch or end of a graph, or the next drain of kept
-objects. Memory of a library's pool waits longer: until the work has run that the queues had when
-the graph ended, or when its capture failed. ``Runs`` tells whether the last run has ended.
+graphs wait here for the next capture, launch, end of a graph or drain of kept objects. Memory of a
+library's pool waits until the work has run that the queues had when the graph or capture ended.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from streamkit._cuda import driver, events, graphs
-from streamkit._cuda.graphs import DriverGraph, Section
 from streamkit._graphs import checks
 from streamkit._queues import (
     active_captures,
@@ -34,8 +32,9 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from streamkit._cuda.graphs import Section
     from streamkit._streams.stream import CudaStream
-    from streamkit.protocols import CapturedGraph, JoinedPart
+    from streamkit.protocols import JoinedPart
     from streamkit.protocols.queues import QueueRecord
 
 
@@ -69,7 +68,7 @@ class Runs:
         number = identity.public_id(queue)  # also of a queue that was first seen in a capture
         if in_order and number != self._number:
             self.hold(queue)
-        if not in_order and _lives_with_its_record(queue):
+        if not in_order and lives_with_its_record(queue):
             self._points = (*before, queue)
             run()
             self._points = (queue,)
@@ -112,7 +111,7 @@ class Runs:
         return True
 
 
-def _lives_with_its_record(queue: QueueRecord) -> bool:
+def lives_with_its_record(queue: QueueRecord) -> bool:
     """Whether the handle is valid as long as its record is held."""
     return queue.handle > PER_THREAD and any(
         record.is_owned or record.permanent or record.dies_with_owner
@@ -153,7 +152,7 @@ class OwnedGraph(UsedPools):
 
     def __init__(
         self,
-        executable: CapturedGraph | DriverGraph,
+        executable: Any,  # a ``CapturedGraph``, or the ``DriverGraph`` if there is no library
         library: str | None,
         queue: QueueRecord,
         pools: tuple[object, ...],
@@ -162,48 +161,44 @@ class OwnedGraph(UsedPools):
         self.executable = executable
         self.library = library  # that began the capture; None if the driver began it
         self.stream_id = identity.public_id(queue)
-        self._launched_by_library: Callable[[Any], bool | None] | None = None
-        if not isinstance(executable, DriverGraph):
-            self._launched_by_library = executable.launch
+        self._by_library = library is not None  # whether that one launches the graph
         self.held: list[Any] = []
         self.kept: list[object] = []  # by ``keep``, also later
         self.sections: list[Section] = []  # of its capture
         self.runs = Runs()
+        self.copied: OwnedEvent | None = None  # after the copies that belong to the last run
 
     def launch(self, target: CudaStream[Any], queue: QueueRecord) -> None:
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
         # also if the driver launches the graph by now: the library refuses a stream each time
         native = None if self.library is None else target.to(self.library)
-        by_library = self._launched_by_library
-        if by_library is None:
-            run = functools.partial(graphs.launch, self.executable.executable, queue.handle)
-        else:
-            run = functools.partial(self._launch_by_library, by_library, native)
+        run = functools.partial(self._run, queue, native)
         # the driver orders the runs, but not a library's work before each run
-        in_order = by_library is not None
-        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=in_order)
+        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=self._by_library)
 
-    def _launch_by_library(self, launch: Callable[[Any], bool | None], stream: Any) -> None:
-        if launch(stream):
-            self._launched_by_library = None
+    def _run(self, queue: QueueRecord, native: Any) -> None:
+        if not self._by_library:
+            graphs.launch(self.executable.executable, queue.handle)
+        elif self.executable.launch(native):
+            self._by_library = False
 
     def end(self) -> bool:
         """Destroy the graph, then let go of its objects; False if that cannot be done now."""
-        if not self.runs.have_ended():
+        if not self.runs.have_ended() or (self.copied and not events.query(self.copied.handle)):
             return False
         if not self._is_destroyed:
             self.executable.close()
             self._is_destroyed = True
-            caches.note_end(self.library)
+            if self.library is not None:
+                _ended.append(self.library)
         self.held, self.kept = [], []
         return super().end()
 
 
 def _readers(device: int) -> Iterator[QueueRecord]:
     """Yield the device's queues that may have been given work with a pool's memory."""
-    for queue in identity.living():
-        is_here = queue.thread is None and queue.device == device
-        if is_here and queue.handle > LEGACY and identity.is_alive(queue):
+    for queue in checks.known_queues(device):
+        if queue.handle > LEGACY:
             yield queue
     yield identity.identify(Queue(LEGACY, device))
     for library in loaded_libraries.found_so_far():
@@ -213,33 +208,27 @@ def _readers(device: int) -> Iterator[QueueRecord]:
             yield identity.identify(found, adapter, native)
 
 
-class _Caches:
-    """The memory that ended graphs have left in the caches of libraries that begin captures.
+_MANY, _TOO_MANY = 8, 64
+_ended: list[str] = []
+"""The libraries that began the captures of ended graphs, whose memory is left in their caches.
 
-    Each graph has memory of its own, so no later graph and no other library finds it there.
+Each graph has memory of its own, so no later graph and no other library finds it there.
+"""
+
+
+def caches_are_due() -> bool:
+    """Whether the libraries should free this memory before a capture, as many graphs left some.
+
+    That waits for the devices. So it is due when the queues have no work, or when too many graphs
+    have ended.
     """
-
-    _MANY, _TOO_MANY = 8, 64
-    _ended = 0
-
-    def note_end(self, library: str | None) -> None:
-        """Note the end of a graph whose capture this library began, or the driver for None."""
-        self._ended += library is not None
-
-    def are_due(self) -> bool:
-        """Whether the libraries should free this memory before a capture, as many graphs left some.
-
-        That waits for the devices. So it is due when the queues have no work, or when too many
-        graphs have ended.
-        """
-        if self._ended < self._MANY:
-            return False
-        is_due = self._ended >= self._TOO_MANY
+    is_due = len(_ended) >= _TOO_MANY
+    if not is_due and len(_ended) >= _MANY:
         with contextlib.suppress(Exception):  # as in ``sweep``
-            is_due = is_due or driver.call_beside_captures(_are_idle)
-        if is_due:
-            self._ended = 0
-        return is_due
+            is_due = driver.call_beside_captures(_are_idle)
+    if is_due:
+        _ended.clear()
+    return is_due
 
 
 def _are_idle() -> bool:
@@ -250,8 +239,6 @@ def _are_idle() -> bool:
         for queue in _readers(device)
     )
 
-
-caches = _Caches()
 
 waiting: deque[UsedPools] = deque()
 """The graphs and pools to end. A deque, because its append needs no lock."""
@@ -276,19 +263,13 @@ def sweep(is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             # this fails in a broken context, which every other call reports, or at a queue that
             # captures; a library's calls leave its device current, where torch looks at captures
-            with contextlib.suppress(Exception):
-                stays = driver.call_beside_captures(
-                    driver.ensure_in, graph.context, _has_to_stay, graph
-                )
+            context = driver.in_context(graph.context)
+            with contextlib.suppress(Exception), driver.beside_captures(), context:
+                stays = checks.a_library_captures_here() or not graph.end()
         finally:
             if stays:
                 waiting.append(graph)
         del graph  # its objects end here, not with the next graph
-
-
-def _has_to_stay(graph: Any) -> bool:
-    """End a graph, if that is possible now; return whether it has to stay."""
-    return checks.a_library_captures_here() or not graph.end()
 
 
 keepalive.add_sweep(waiting, sweep)
@@ -302,10 +283,7 @@ def free_deferred(parts: Sequence[JoinedPart], context: int) -> None:
     """
     if active_captures.any_goes_on() or not driver.is_usable():
         return
-    driver.call_beside_captures(driver.call_in, context, _free_deferred, parts)
-
-
-def _free_deferred(parts: Sequence[JoinedPart]) -> None:
-    if not checks.a_library_captures_here():
-        for part in parts:
-            part.free_deferred()
+    with driver.beside_captures(), driver.in_context(context):
+        if not checks.a_library_captures_here():
+            for part in parts:
+                part.free_deferred()

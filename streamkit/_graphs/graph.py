@@ -6,12 +6,13 @@ import contextlib
 import functools
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._cuda import driver, graphs
 from streamkit._graphs import checks, disposal
-from streamkit._queues import loaded_libraries, open_scopes, ordering
+from streamkit._queues import identity, loaded_libraries, open_scopes, ordering
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support import messages
@@ -43,6 +44,8 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     _owned: OwnedGraph | None = None  # until the capture has ended, and once closed
     _is_capturing = True
+    _readers: list[Callable[[], QueueRecord | None]] | None = None
+    """What tells the queues where the last results are read; None: launches wait for no reader."""
 
     def __init__(self, stream: CudaStream[Any], kept: list[object]) -> None:
         self._stream = stream
@@ -108,13 +111,11 @@ class CudaGraph(Graph, metaclass=Concrete):
     def races(self, arrays: Mapping[str, object] | None = None) -> RaceReport:
         """Find work of the graph on the same memory that none of its edges orders.
 
-        It looks at the parameters of the kernels, copies and fills as they are captured; nothing
-        runs, and CUPTI is not needed. Reads and writes of a kernel count as possible where its name
-        does not tell. A graph that a library has put inside is looked at too.
+        It looks at the parameters of kernels, copies and fills, also of a graph inside; nothing
+        runs. Reads and writes of a kernel count as possible where its name does not tell.
 
         Args:
-            arrays: Arrays by the names that the report is to use; others have those of the caller's
-                variables.
+            arrays: Arrays by the names that the report is to use, instead of the caller's.
 
         Raises:
             TypeError: ``arrays`` is no dictionary.
@@ -146,14 +147,13 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _ready(self) -> OwnedGraph:
         owned = self._owned
+        if self._is_capturing:
+            raise errors.CaptureError(
+                f"{describe(self)} is still being captured: use it after the block."
+            )
         if owned is None:
-            raise self._still_capturing() if self._is_capturing else messages.closed(self)
+            raise messages.closed(self)
         return owned
-
-    def _still_capturing(self) -> errors.CaptureError:
-        return errors.CaptureError(
-            f"{describe(self)} is still being captured: use it after the block."
-        )
 
     def __repr__(self) -> str:
         state = "capturing" if self._is_capturing else "closed" if self.closed else "ready"
@@ -165,39 +165,33 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
-        if type(stream) is CudaStream and stream._queue is steady and relaunch():  # noqa: SLF001
-            if disposal.waiting:
-                disposal.sweep()
-            return
         target = stream if type(stream) is CudaStream else self._target(stream)
-        if target is None:
-            self._launch_as_a_call()
-        elif target._live() is not steady or not relaunch():
+        if target is None:  # after the libraries' work so far, and before their next work
+            self._ready()
+            with in_order_with_libraries(self._stream) as others:
+                self._launch(self._stream, others)
+            return
+        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
+        queue = target._queue or target._live()  # noqa: SLF001 - without a call where that is quick
+        if queue is not steady or not relaunch():
             self._launch(target)
         elif disposal.waiting:
             disposal.sweep()
 
-    def _launch_as_a_call(self) -> None:
-        """Launch after the libraries' work so far, and before their next work."""
-        self._ready()
-        queue = self._stream._live()
-        with driver.in_context(self._context):
-            others = loaded_libraries.other_queues(queue, loaded_libraries.libraries())
-            for asked in (queue, *(other for other, _ in others)):
-                if ordering.capture_of(asked) is not None:  # maybe by another thread
-                    raise self._refused_inside(CudaStream(asked, None))
-            for other, _ in others:
-                ordering.wait_queue(queue, other)
-            try:
-                self._launch(self._stream)
-            finally:  # an interrupt can come when the run is queued already
-                for other, _ in others:
-                    ordering.wait_queue(other, queue)
-
-    def _launch(self, target: CudaStream[Any]) -> None:
+    def _launch(
+        self, target: CudaStream[Any], others: list[tuple[QueueRecord, Any]] | None = None
+    ) -> None:
         with self._alone():
             owned, queue = self._check(target)
+            if self._readers is not None:
+                readers = others or [(queue, None)]
+                for living in self._readers:
+                    reader = living()
+                    if reader is None or any(identity.same(reader, other) for other, _ in readers):
+                        continue
+                    if ordering.capture_of(reader) is None:  # else only CUDA orders the runs
+                        ordering.wait_queue(queue, reader)
+                self._readers = [_while_it_lives(*reader) for reader in readers]
             owned.launch(target, queue)
             steady = owned.runs.steady
             if steady is not None:
@@ -220,7 +214,6 @@ class CudaGraph(Graph, metaclass=Concrete):
                     return
 
     def upload(self, stream: StreamLike | None = None) -> None:
-        self._ready()
         target = self._target(stream) or self._stream
         with self._alone():
             owned, queue = self._check(target)
@@ -242,24 +235,67 @@ class CudaGraph(Graph, metaclass=Concrete):
                 self, target, "a graph runs on streams of its own context."
             )
         if ordering.capture_of(queue) is not None:
-            raise self._refused_inside(target)
+            raise _refused_inside(target)
         return owned, queue
-
-    def _refused_inside(self, stream: CudaStream[Any]) -> errors.CaptureError:
-        return errors.CaptureError(
-            f"{describe(self)} was not launched on {describe(stream)}, which captures: a graph "
-            "cannot be a part of another one. Call the function itself inside the capture, or "
-            "launch the graph outside of it."
-        )
 
     def close(self) -> None:
         with self._alone():
-            if self._is_capturing:
-                raise self._still_capturing()
-            owned, self._owned = self._owned, None
+            owned = None if self.closed else self._ready()
+            self._owned = None
         if owned is not None:
             disposal.dispose(owned)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._owned is not None and not is_finalizing():  # else the modules may be gone
             disposal.dispose(self._owned)
+
+
+def _while_it_lives(queue: QueueRecord, native: object) -> Callable[[], QueueRecord | None]:
+    """Return what tells the queue while its handle is valid, and keeps no library's stream."""
+    if disposal.lives_with_its_record(queue) or queue.is_default:
+        return lambda: queue if identity.is_alive(queue) else None
+    try:
+        owner = weakref.ref(queue.owner if native is None else native)
+    except TypeError:  # no owner is known, or it takes no weak references
+        return lambda: None
+
+    def living() -> QueueRecord | None:
+        with contextlib.suppress(errors.StreamKitError):  # it has gone, or is closed
+            return identity.queue_of(owner())
+        return None
+
+    return living
+
+
+@contextlib.contextmanager
+def in_order_with_libraries(
+    stream: CudaStream[Any],
+) -> Generator[list[tuple[QueueRecord, Any]]]:
+    """Let a stream's work of the block come after the libraries' so far, and before their next.
+
+    The block gets their queues, each with the stream that keeps it alive.
+    """
+    queue = stream._live()
+    with driver.in_context(queue.context):
+        libraries = loaded_libraries.libraries()
+        others = loaded_libraries.other_queues(queue, libraries)
+        if not libraries:  # ``current_stream`` then names the legacy stream
+            others = [(identity.legacy(queue.device), None)]
+        for asked in (queue, *(other for other, _ in others)):
+            if ordering.capture_of(asked) is not None:  # maybe by another thread
+                raise _refused_inside(CudaStream(asked, None))
+        for other, _ in others:
+            ordering.wait_queue(queue, other)
+        try:
+            yield others
+        finally:  # an interrupt can come when the work is queued already
+            for other, _ in others:
+                ordering.wait_queue(other, queue)
+
+
+def _refused_inside(stream: CudaStream[Any]) -> errors.CaptureError:
+    return errors.CaptureError(
+        f"a graph was not launched on {describe(stream)}, which captures, because it cannot be a "
+        "part of another one. Call the function itself inside the capture, or launch the graph "
+        "outside of it."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
 import threading
@@ -15,8 +17,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 from streamkit._cuda import devices, driver
 from streamkit._graphs import checks, differences, results, settings
 from streamkit._graphs.capture import around, capture_on
-from streamkit._graphs.signatures import Signature
-from streamkit._queues import active_captures, loaded_libraries, open_scopes
+from streamkit._graphs.graph import in_order_with_libraries
+from streamkit._graphs.signatures import Signature, replaced
+from streamkit._queues import active_captures, loaded_libraries, open_scopes, ordering
+from streamkit._queues.lifetime import OwnedEvent
+from streamkit._streams import host_stream
 from streamkit._streams.current import use
 from streamkit._streams.factories import new_stream
 from streamkit._streams.host_stream import HostStream
@@ -25,7 +30,7 @@ from streamkit._support import messages, refusals
 from streamkit.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Generator, Hashable
     from typing import Self
 
     from streamkit._graphs.graph import CudaGraph
@@ -36,8 +41,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_turn = threading.Lock()  # as the locks below not made anew: no forked child has a GPU
-"""Held while a graphed function captures: torch and Warp can be in one capture at a time."""
+_turn = threading.RLock()  # as the locks below not made anew: no forked child has a GPU
+"""Held while a graphed function captures, because torch and Warp can be in one capture at a time.
+
+With ``copy`` held while it runs too, because torch refuses random numbers beside a capture.
+"""
 
 
 class _Seen(NamedTuple):
@@ -49,25 +57,20 @@ class _Seen(NamedTuple):
     """The objects that its key holds weakly."""
 
 
+@dataclasses.dataclass(eq=False)
 class _Captured:
     """A graph of one signature."""
 
-    last: Any = None
-    """An event after the last use of the copies."""
-
-    def __init__(
-        self,
-        graph: CudaGraph,
-        result: Any,
-        own: list[Any],
-        objects: tuple[weakref.ref[Any], ...],
-    ) -> None:
-        self.graph = graph
-        self.result = result  # a template: see ``results``
-        self.own = own  # the graph's copies of the arguments' arrays, with ``copy_inputs``
-        self.made = list(results.arrays(result)) if own else []  # no copy back goes into these
-        self.objects = objects  # as those of ``_Seen``
-        self.lock = threading.Lock()
+    graph: CudaGraph
+    result: Any  # a template: see ``results``
+    objects: tuple[weakref.ref[Any], ...]  # as those of ``_Seen``
+    own: list[Any]  # the graph's copies of the arguments' arrays, with ``copy``
+    made: list[FoundArray]  # the arrays of its result, with ``copy``
+    moved: frozenset[str]  # the libraries whose arrays are copied
+    last: OwnedEvent  # after the last use of either
+    last_queue: Callable[[], object] = lambda: None  # of that use: a weak reference
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Held from the first copy of a call to its last one."""
 
 
 @overload
@@ -75,8 +78,9 @@ def graphed(
     fn: Callable[P, T],
     *,
     max_graphs: int = ...,
-    copy_inputs: bool = ...,
+    copy: bool = ...,
     stream: StreamLike | None = ...,
+    weights: bool = ...,
     fallback: bool = ...,
 ) -> GraphedFunction[P, T]: ...
 @overload
@@ -84,55 +88,56 @@ def graphed(
     fn: None = ...,
     *,
     max_graphs: int = ...,
-    copy_inputs: bool = ...,
+    copy: bool = ...,
     stream: StreamLike | None = ...,
+    weights: bool = ...,
     fallback: bool = ...,
 ) -> Callable[[Callable[P, T]], GraphedFunction[P, T]]: ...
-def graphed(
+def graphed(  # noqa: PLR0913 - options, each by its name
     fn: Callable[P, T] | None = None,
     *,
     max_graphs: int = 16,
-    copy_inputs: bool = False,
+    copy: bool = False,
     stream: StreamLike | None = None,
+    weights: bool = False,
     fallback: bool = False,
 ) -> GraphedFunction[P, T] | Callable[[Callable[P, T]], GraphedFunction[P, T]]:
     """Return a function that launches ``fn`` as a CUDA graph from its third equal call on.
 
-    A decorator, ``@streamkit.graphed``, or a call. The first call with new arguments runs ``fn``.
-    The second one captures it and launches the graph; later ones launch it, without Python. Calls
-    share a graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the
-    same address, shape, strides, type and device, and if all else is equal and of the same type.
-    The current device counts too, and what is set in the libraries that changes what they compute,
-    such as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures,
-    attributes, global variables, the state of a module. ``f.explain(*args)`` says what sets a call
-    apart.
+    A decorator, ``@streamkit.graphed``, or a call. Calls with new arguments run ``fn`` until one
+    has succeeded. The next one captures it, and later ones launch it, without Python. Calls share a
+    graph if their arrays, also in tuples, lists, dicts, dataclasses and keywords, have the same
+    address, shape, strides, type and device, and if all else is equal and of the same type. The
+    current device counts too, and what is set in the libraries that changes what they compute, such
+    as torch's grad mode. What else ``fn`` reads is as it was at the capture: closures, attributes,
+    the state of a module. ``f.explain(*args)`` says what sets a call apart.
 
     An object that is equal only to itself, such as the instance of a method, is not kept alive; its
     graphs go with it. A value that cannot be hashed is compared at each call, and copied for the
     first call and the graph.
 
-    The next launch of the same graph overwrites the arrays that a call returned. They stay valid
-    memory as long as the program holds them. They have no gradients, so ``fn`` itself has to call
-    ``backward`` of a loss, as a whole training step does. While another thread captures, a call
-    that would capture runs ``fn``. So does a call on a host stream, and inside another capture,
-    which then has the work.
+    Safe to call from any thread. Without ``copy`` results are the graph's memory until its next
+    launch, which waits for the present end of the stream of the launch before: what was read there
+    by then is right. A thread that launches between another's launch and its use of the result
+    needs ``copy=True``. Results have no gradients, so ``fn`` itself has to call ``backward``. On a
+    host stream and inside another capture ``fn`` is run.
 
-    The function raises, beside the errors of ``fn``: TypeError for an array of the host without
-    ``copy_inputs``, because a graph would keep the values of the capture, and for a value that can
-    be neither hashed nor copied; ValueError for an array that requires a gradient; CaptureError,
-    with the line, if ``fn`` does what cannot be captured.
+    The function raises, beside the errors of ``fn``: TypeError for an array of the host, because a
+    graph would keep the values of the capture, and for a value that can be neither hashed nor
+    copied; ValueError for an array that requires a gradient; CaptureError, with the line, if ``fn``
+    does what cannot be captured.
 
     Args:
         fn: What to call and capture; None where the decorator has options.
         max_graphs: How many graphs are held; a new one takes the place of the least recently used.
-        copy_inputs: Let the arrays' addresses not count: each graph has arrays of its own. A call
-            copies its arrays into them and, as ``fn`` may write into them, copies them back;
-            ValueError if two of them overlap. The first call has copies too, so a view that ``fn``
-            returns is never the caller's memory, unless another capture or the host has the call.
-            Arrays of the host are copied to the GPU; ``fn`` then gets arrays of the GPU, and the
-            call waits for it.
+        copy: Copy arguments in and results out, in order, so that the function can be called like
+            ``fn``: from any thread, on any stream, any number of calls at once, and results are the
+            caller's. Addresses do not count. What ``fn`` writes into arguments is copied back;
+            ValueError if two of them overlap, TypeError for an array that no adapter copies.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
+        weights: Let the addresses of parameters and buffers count, of each module that ``fn`` is,
+            is a method of, names as a variable, or is given.
         fallback: Warn once instead of the CaptureError, and call ``fn`` for these arguments.
 
     Returns:
@@ -148,25 +153,12 @@ def graphed(
     target = None if stream is None else wrap(stream)
 
     def decorate(fn: Callable[P, T]) -> GraphedFunction[P, T]:
-        _check_function(fn)
-        return GraphedFunction(fn, max_graphs, target, copies=copy_inputs, fallback=fallback)
+        refusals.check_captured(fn)
+        return GraphedFunction(
+            fn, max_graphs, target, copies=copy, weights=weights, fallback=fallback
+        )
 
     return decorate if fn is None else decorate(fn)
-
-
-def _check_function(fn: object) -> None:
-    if not callable(fn):
-        raise TypeError(
-            f"graphed needs a function, and was given {messages.describe(fn)}: write "
-            "'@streamkit.graphed' above a function."
-        )
-    kind = refusals.kind_of(fn)
-    if kind is not None:
-        raise TypeError(
-            f"graphed cannot capture {refusals.name_of(fn)}, which is {kind.name}, because its "
-            "work comes after the call that a graph would hold. Write the GPU work as a plain "
-            f"function under '@streamkit.graphed', and call that from {refusals.name_of(fn)}."
-        )
 
 
 class GraphedFunction(Generic[P, T]):
@@ -177,21 +169,23 @@ class GraphedFunction(Generic[P, T]):
     hits: int
     """How many calls launched a graph that was there already."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of ``graphed``
         self,
         fn: Callable[P, T],
         max_graphs: int,
         stream: CudaStream[Any] | HostStream | None,
         *,
         copies: bool,
+        weights: bool,
         fallback: bool,
     ) -> None:
-        self.__qualname__ = _name(fn)
+        self.__qualname__ = repr(fn)  # if it has no name, as a partial has none
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._max_graphs = max_graphs
         self._stream = stream
         self._copies = copies
+        self._weights = weights
         self._fallback = fallback
         self._has_warned = False
         self._lock = threading.Lock()  # of the tables below, never held while the function runs
@@ -209,7 +203,7 @@ class GraphedFunction(Generic[P, T]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"<streamkit.GraphedFunction {_name(self._fn)}, {self.graphs} graphs>"
+        return f"<streamkit.GraphedFunction {self.__qualname__}, {self.graphs} graphs>"
 
     def __reduce__(self) -> str:
         """Go to another process by name, as a function does; graphs stay where they are."""
@@ -230,16 +224,15 @@ class GraphedFunction(Generic[P, T]):
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Say what a call with these arguments would do outside of captures, and why; call nothing.
 
-        If no graph is held for it, the text says how it differs from the most similar one, as in
-        "argument 0: shape (3,) instead of (4,)" or "grad mode of torch: off instead of on".
+        The text says how the call differs from the most similar one that has a graph, as in
+        "argument 0: shape (3,) instead of (4,)".
 
         Args:
-            *args: Those of the call; for a method the instance first, as in
-                ``Model.step.explain(model, x)``.
+            *args: Those of the call; for a method the instance first.
             **kwargs: The same.
         """
         target = self._target()
-        if _is_of_the_host(target):
+        if isinstance(target, HostStream):
             return "it calls the function: on the host there are no graphs"
         call = self._read(args, kwargs, target)
         with self._lock:
@@ -247,13 +240,13 @@ class GraphedFunction(Generic[P, T]):
                 return "it launches the graph that is held"
             seen, is_full = self._seen.get(call.key), self.graphs == self._max_graphs
             others = list(self._captured or self._seen)
-        if seen is not None:
-            if not seen.is_due:
-                return "it calls the function, which could not be captured at a call of its kind"
-            what = "it captures the function, because it is the second call of its kind"
-        else:
+        if seen is None:
             what = "it calls the function, because it is the first call"
             what += " of its kind" if others else ""
+        elif seen.is_due:
+            what = "it captures the function, because it is the second call of its kind"
+        else:
+            return "it calls the function, which could not be captured at a call of its kind"
         why = differences.from_nearest(call.key, [one for one in others if one != call.key])
         full = f"all {self._max_graphs} graphs are held, so the least recently used one goes"
         return "; ".join(filter(None, (what, why, full if is_full else "")))
@@ -263,7 +256,7 @@ class GraphedFunction(Generic[P, T]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function, or launch its graph."""
         target = self._target()
-        if _is_of_the_host(target):
+        if isinstance(target, HostStream):
             return self._run((args, kwargs))
         if self._has_dead:
             self._forget_dead()
@@ -274,40 +267,41 @@ class GraphedFunction(Generic[P, T]):
         if driver.ensure_in(here, checks.a_library_captures_here):  # maybe by another thread
             return self._call(call.arguments)
         captured = self._find(call)
-        if captured is None and self._is_due(call) and _turn.acquire(blocking=False):
-            try:
-                # another thread may have captured it since
-                captured = self._find(call) or self._capture(call, target)
-            finally:
-                _turn.release()
         if captured is None:
-            adapters = [library.adapter for library in loaded_libraries.libraries()]
-            with around(adapters):
-                return self._run_on_gpu(call)
-        return self._launch(captured, call)  # type: ignore[no-any-return]  # the function's result
+            seen = self._seen.get(call.key)
+            waits = self._copies and (seen is None or seen.is_due)
+            has_turn = (waits or self._is_due(call)) and _turn.acquire(blocking=waits)
+            try:
+                if has_turn:
+                    captured = self._find(call)  # another thread may have captured it since
+                    if captured is None and self._is_due(call):
+                        captured = self._capture(call, target)
+                if captured is None:
+                    return self._run_eagerly(call, target)
+            finally:
+                if has_turn:
+                    _turn.release()
+        return self._launch(captured, call, target)  # type: ignore[no-any-return]  # the function's result
 
     def _target(self) -> Any:
-        return open_scopes.innermost() if self._stream is None else self._stream
+        target = open_scopes.innermost() if self._stream is None else self._stream
+        return host_stream.default_stream if target is None and devices.on_host(None) else target
 
     def _read(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], target: CudaStream[Any] | None
     ) -> Signature:
         """Return the call's signature; TypeError for an array that no graph can have."""
-        call = Signature(
-            (args, kwargs), by_address=not self._copies, settings=settings.read(target)
-        )
+        models = [*settings.models_of(self._fn), *args, *kwargs.values()] if self._weights else []
+        around = settings.read(target, models)
+        call = Signature((args, kwargs), by_address=not self._copies, settings=around)
         for found in call.arrays:
-            if found.device is None and not self._copies:
+            if found.device is None:
                 raise TypeError(
                     f"{messages.describe(found.array)} is on the host: a graph would keep the "
-                    "values of the capture. Copy it to the GPU, or use "
-                    "streamkit.graphed(copy_inputs=True)."
+                    "values of the capture. Copy it to the GPU."
                 )
-            if found.library is None and self._copies:
-                raise TypeError(
-                    f"StreamKit cannot copy {messages.describe(found.array)} into a graph: no "
-                    "adapter copies its arrays. Pass an array on the GPU of a library that has one."
-                )
+        if self._copies:
+            results.check_copied(call.arrays)
         return call
 
     def _find(self, call: Signature) -> _Captured | None:
@@ -319,37 +313,33 @@ class GraphedFunction(Generic[P, T]):
             return captured
 
     def _is_due(self, call: Signature) -> bool:
-        """Note the call; return whether to capture it, as a later one that may succeed."""
-        if active_captures.any_goes_on():
-            return False
-        with self._lock:
-            seen = self._seen.get(call.key)
-        if seen is None:
-            call.freeze()
-            self._note(call, is_due=True)
-            return False
-        return seen.is_due
+        """Whether to capture the call, because one of its kind has succeeded."""
+        seen = self._seen.get(call.key)
+        return seen is not None and seen.is_due and not active_captures.any_goes_on()
 
-    def _note(self, call: Signature, *, is_due: bool) -> None:
-        seen = _Seen(is_due, self._watched(call))
+    def _put(self, table: OrderedDict[Hashable, Any], call: Signature, entry: Any) -> None:
         with self._lock:
-            self._seen[call.key] = seen
-            is_full = len(self._seen) > self._max_graphs
-            dropped = self._seen.popitem(last=False) if is_full else None
+            self._seen.pop(call.key, None)
+            table[call.key] = entry
+            dropped = table.popitem(last=False) if len(table) > self._max_graphs else None
         del dropped  # as in ``clear``
 
     # -- objects that keys hold weakly ------------------------------------------------------------
 
     def _watched(self, call: Signature) -> tuple[weakref.ref[Any], ...]:
         """Return references to the call's objects; when one of these dies, the entry goes."""
-        forget = functools.partial(_forget_dead_of, weakref.ref(self))
+        method = weakref.WeakMethod(self._forget_dead)
+
+        def forget(_: object) -> None:
+            if (forget_dead := method()) is not None:
+                forget_dead()
+
         return tuple([weakref.ref(value, forget) for value in call.objects])
 
     def _forget_dead(self) -> None:
         """Give up the entries that no call can find any more, because an object of the key is dead.
 
-        A garbage collection calls this too, at any moment. If the lock is taken then, the next call
-        of the function does it.
+        A garbage collection calls this at any moment. If the lock is taken, the next call does it.
         """
         self._has_dead = True
         if not self._lock.acquire(blocking=False):
@@ -367,54 +357,55 @@ class GraphedFunction(Generic[P, T]):
         del dropped  # as in ``clear``
 
     def _run(self, arguments: Arguments) -> T:
-        if self._stream is None:
-            return self._call(arguments)
-        with use(self._stream):
+        with contextlib.nullcontext() if self._stream is None else use(self._stream):
             return self._call(arguments)
 
     def _call(self, arguments: Arguments) -> T:
-        """Call the function, as each way of calling and capturing it does.
+        """Call the function. As a launch cannot, no call gives autograd's graph of the result.
 
-        A launch cannot give autograd's graph of the result, so no call gives it. After a run of the
-        function, that graph would also keep nodes of the parameters, which draw the stream of the
-        run into a later capture.
+        That graph would also keep nodes of the parameters, which draw the stream of this run into a
+        later capture.
         """
         args, kwargs = arguments
         return results.detached(self._fn(*args, **kwargs))
 
-    # -- before there is a graph -------------------------------------------------------------------
-
-    def _scope(self, private: Any) -> use:
-        """Return the scope for copies: on the call's stream, else in order with all libraries."""
-        target = self._target()
-        return use(private, ordered=True) if target is None else use(target)
-
-    def _run_on_gpu(self, call: Signature) -> T:
-        """Run the function, with copies of its arrays where the graph has copies."""
-        if not self._copies or not call.arrays:
-            return self._run(call.arguments)
-        device = _device_of(call, self._target())
-        with self._scope(new_stream(device, nonblocking=True)) as stream:
-            own = _new_arrays(call, device)
-            try:
-                _copy_in(call, own, stream)
-                result = self._call(call.replaced(own))
-                _copy_back(call, own, stream, ())
-            finally:
-                stream.keep(*own)
-        return results.filled(results.template(result, _places(own), ()), call)  # type: ignore[no-any-return]
+    def _run_eagerly(self, call: Signature, target: CudaStream[Any] | None) -> T:
+        """Run the function; the next call can be captured once this one has succeeded."""
+        is_new = call.key not in self._seen
+        if is_new:
+            call.freeze()
+        with around([library.adapter for library in loaded_libraries.libraries()]):
+            result = self._run(call.arguments)
+        if is_new:
+            self._put(self._seen, call, _Seen(is_due=True, objects=self._watched(call)))
+        if not self._copies:
+            return result
+        marked = results.template(result, call.places, call.objects)
+        made = results.arrays(marked)
+        private = target or new_stream(_device_of(call))
+        with _copying(target, private, _moved(made), made) as new:
+            for found, copy in zip(made, new, strict=True):
+                _copy(found, copy, found.array, private)
+        return results.filled(marked, call, made, new)  # type: ignore[no-any-return]  # as below
 
     # -- capture ----------------------------------------------------------------------------------
 
     def _capture(self, call: Signature, target: CudaStream[Any] | None) -> _Captured | None:
         """Capture the call; None if the capture fails and the function is called instead."""
-        device = _device_of(call, target)
-        private = new_stream(device, nonblocking=True)
+        device = _device_of(call) if target is None else target.device_id
+        private: Any = new_stream(device, nonblocking=True)
         own: list[Any] = []
         if self._copies:
-            with self._scope(private):
-                own = _new_arrays(call, device)
-        arguments = call.replaced(own) if own else call.arguments
+            with use(private, libraries=_moved(call.arrays)):
+                own = _new(call.arrays)
+        last = OwnedEvent(private.context)
+        ordering.mark(last, private._live())
+        arguments: Any = call.arguments
+        if own:
+            given = call.places
+            arguments = replaced(
+                arguments, lambda leaf: own[given[id(leaf)]] if id(leaf) in given else leaf
+            )
         call.freeze()
         objects = self._watched(call)
         try:
@@ -423,113 +414,99 @@ class GraphedFunction(Generic[P, T]):
         except active_captures.OngoingError:  # another thread has just begun a capture
             return None
         except CaptureError as error:
+            what = f"{self._where(error)} cannot be captured"
             if not self._fallback:
-                raise CaptureError(
-                    f"{_where(self._fn, error)} cannot be captured: {error}"
-                ) from error
-            self._fall_back(call, error)
+                raise CaptureError(f"{what}: {error}") from error
+            self._put(self._seen, call, _Seen(is_due=False, objects=objects))
+            if not self._has_warned:
+                self._has_warned = True
+                what = f"{what}, so streamkit.graphed calls the function: {error}"
+                warnings.warn(what, RuntimeWarning, stacklevel=3)
             return None
-        result = results.template(result, _places(own) if own else call.places, call.objects)
+        places = {id(array): index for index, array in enumerate(own)} if own else call.places
+        result = results.template(result, places, call.objects)
         graph.keep(result, own)  # the arrays of a run live until it has ended
-        captured = _Captured(graph, result, own, objects)
-        with self._lock:
-            self.captures += 1
-            self._seen.pop(call.key, None)
-            self._captured[call.key] = captured
-            is_full = len(self._captured) > self._max_graphs
-            dropped = self._captured.popitem(last=False) if is_full else None
-        del dropped  # as in ``clear``
+        if self._copies:
+            graph._ready().copied = last  # noqa: SLF001 - no attribute for users
+        else:
+            graph._readers = []  # noqa: SLF001 - as above
+        made = results.arrays(result) if self._copies else []
+        moved = _moved([*call.arrays, *made])
+        captured = _Captured(graph, result, objects, own, made, moved, last)
+        self.captures += 1  # by one thread at a time, which has the turn
+        self._put(self._captured, call, captured)
         return captured
 
-    def _fall_back(self, call: Signature, error: CaptureError) -> None:
-        self._note(call, is_due=False)
-        with self._lock:
-            has_warned, self._has_warned = self._has_warned, True
-        if not has_warned:
-            warnings.warn(
-                f"{_where(self._fn, error)} cannot be captured, so streamkit.graphed calls the "
-                f"function: {error}",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+    def _where(self, error: BaseException | None) -> str:
+        """Name the function, and the line of it that an error came from, if it has one."""
+        code = getattr(inspect.unwrap(self._fn), "__code__", None)
+        if code is None:
+            return self.__qualname__
+        at = f"the function at line {code.co_firstlineno}"
+        while error is not None:
+            for frame, number in traceback.walk_tb(error.__traceback__):
+                if frame.f_code is code:
+                    at = f"line {number}"
+            error = error.__cause__ or error.__context__
+        return messages.in_one_line(f"{self.__qualname__} ({at} of {code.co_filename})")
 
-    def _launch(self, captured: _Captured, call: Signature) -> Any:
-        if captured.own:
-            self._launch_between_copies(captured, call)
-        else:
+    def _launch(self, captured: _Captured, call: Signature, target: Any) -> Any:
+        if not self._copies:
             captured.graph.launch(self._stream)
-        return results.filled(captured.result, call)
-
-    def _launch_between_copies(self, captured: _Captured, call: Signature) -> None:
-        with captured.lock, self._scope(captured.graph.stream) as stream:
-            if captured.last is not None:
-                stream.wait(captured.last)
+            return results.filled(captured.result, call)
+        own, made, stream = captured.own, captured.made, target or captured.graph.stream
+        with _copying(target, stream, captured.moved, made) as new, captured.lock:
+            queue = stream._live()
+            if captured.last_queue() is not queue:
+                ordering.wait_event(queue, captured.last.handle)
             try:
-                _copy_in(call, captured.own, stream)
+                for found, mine in zip(call.arrays, own, strict=True):
+                    _copy(found, mine, found.array, stream)
                 captured.graph.launch(stream)
-                _copy_back(call, captured.own, stream, captured.made)
+                for found, mine in zip(call.arrays, own, strict=True):
+                    if not found.repeats:  # no library writes where elements share memory
+                        _copy(found, found.array, mine, stream)
+                for found, copy in zip(made, new, strict=True):
+                    _copy(found, copy, found.array, stream)
             finally:
-                captured.last = stream.record(captured.last)
-                stream.keep(*captured.own)  # the runs of the graph end before they are copied back
+                ordering.mark(captured.last, queue)
+                captured.last_queue = weakref.ref(queue)
+        return results.filled(captured.result, call, made, new)
 
 
-def _is_of_the_host(target: Any) -> bool:
-    return isinstance(target, HostStream) or (target is None and devices.on_host(None))
+def _device_of(call: Signature) -> int:
+    return call.arrays[0].device or 0 if call.arrays else driver.current_device()
 
 
-def _forget_dead_of(function: weakref.ref[GraphedFunction[..., Any]], _: object) -> None:
-    found = function()
-    if found is not None:
-        found._forget_dead()  # noqa: SLF001 - of the same file
+@contextlib.contextmanager
+def _copying(
+    target: Any, stream: Any, moved: frozenset[str], made: list[FoundArray]
+) -> Generator[list[Any]]:
+    """Make the stream current to copy, and give arrays like those ``made``, of the caller's memory.
 
-
-def _device_of(call: Signature, target: CudaStream[Any] | None) -> int:
-    if target is not None:
-        return target.device_id
-    on_gpu = [found.device for found in call.arrays if found.device is not None]
-    return on_gpu[0] if on_gpu else driver.current_device()
-
-
-def _new_arrays(call: Signature, device: int) -> list[Any]:
-    return [found.library.array_like(found.array, device) for found in call.arrays]
-
-
-def _copy_in(call: Signature, own: list[Any], stream: Any) -> None:
-    """Copy the call's arrays into a graph's own."""
-    for found, mine in zip(call.arrays, own, strict=True):
-        found.library.copy_array(mine, found.array, stream.to(found.library.name))
-
-
-def _copy_back(call: Signature, own: list[Any], stream: Any, made: Sequence[FoundArray]) -> None:
-    """Copy a graph's own arrays back into the call's, as the function may have written into them.
-
-    Not into an array that the graph has ``made``, as a former result may be passed, which is the
-    new result by now. Nor into an array whose elements share memory: no library writes there.
+    Without a ``target`` the copies are in order with all libraries.
     """
-    for found, mine in zip(call.arrays, own, strict=True):
-        if not (found.repeats or any(map(found.overlaps, made))):
-            found.library.copy_array(found.array, mine, stream.to(found.library.name))
+    if target is not None:
+        with use(stream, libraries=moved):
+            yield _new(made)
+    else:
+        new = _new(made)
+        with in_order_with_libraries(stream), use(stream, libraries=moved):
+            yield new
 
 
-def _places(arrays: list[Any]) -> dict[int, int]:
-    return {id(array): index for index, array in enumerate(arrays)}
+def _moved(arrays: list[FoundArray]) -> frozenset[str]:
+    """Return the arrays' libraries that have a current stream: a scope to copy moves no others.
+
+    A thread may have left others out of its own scope, as Warp has one current stream for all.
+    """
+    loaded = {library.name for library in loaded_libraries.libraries()}
+    return frozenset(loaded & {found.library.name for found in arrays if found.library})
 
 
-def _name(fn: object) -> str:
-    return str(getattr(fn, "__qualname__", None) or repr(fn))
+def _new(arrays: list[FoundArray]) -> list[Any]:
+    return [found.library.array_like(found.array, found.device) for found in arrays]
 
 
-def _where(fn: Any, error: BaseException) -> str:
-    """Name the function, and the line of it that an error came from, if it has one."""
-    code = getattr(inspect.unwrap(fn), "__code__", None)
-    found: BaseException | None = error
-    line = None
-    while found is not None and code is not None:
-        for frame, number in traceback.walk_tb(found.__traceback__):
-            if frame.f_code is code:
-                line = number
-        found = found.__cause__ or found.__context__
-    if code is None:
-        return _name(fn)
-    at = f"line {line}" if line else f"the function at line {code.co_firstlineno}"
-    return messages.in_one_line(f"{_name(fn)} ({at} of {code.co_filename})")
+def _copy(found: FoundArray, to: Any, source: Any, stream: Any) -> None:
+    found.library.copy_array(to, source, stream.to(found.library.name))

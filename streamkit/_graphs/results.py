@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._graphs.signatures import find, leaves, library_of, replaced
+from streamkit._support import messages
 from streamkit.protocols import Capture
 from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from streamkit._graphs.signatures import FoundArray, Signature
 
 T = TypeVar("T")
 
 
-class _Argument:
-    """The mark in a captured result for the array that was passed in a place."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+class _Argument(int):
+    """The mark in a captured result for the array that was passed in this place."""
 
 
-class _Weakly:
+class _Weakly(weakref.ref[Any]):
     """The mark in a captured result for a passed object that the key holds weakly."""
-
-    def __init__(self, value: Any) -> None:
-        self.get = weakref.ref(value)
 
 
 def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> Any:
@@ -47,23 +41,35 @@ def template(result: Any, places: dict[int, int], objects: Iterable[object]) -> 
     return replaced(result, mark)
 
 
-def arrays(marked: Any) -> Iterator[FoundArray]:
-    """Yield the arrays of a captured result that are not arguments."""
-    for leaf in leaves(marked):
-        with contextlib.suppress(TypeError, ValueError):  # of an array whose memory is unknown
-            found = find(leaf)
-            if found is not None:
-                yield found
+def arrays(marked: Any) -> list[FoundArray]:
+    """Return the arrays on a GPU of a result, each once and arguments left out, to be copied."""
+    found = {id(leaf): find(leaf) for leaf in leaves(marked)}
+    on_gpu = [one for one in found.values() if one is not None and one.device is not None]
+    check_copied(on_gpu)
+    return on_gpu
 
 
-def filled(marked: Any, call: Signature) -> Any:
-    """Return the result of a call, with its arguments in the place of the marks."""
+def check_copied(arrays: Iterable[FoundArray]) -> None:
+    """Raise TypeError for an array that no adapter copies into a graph, or out of it."""
+    for found in arrays:
+        if found.library is None:
+            raise TypeError(
+                f"StreamKit cannot copy {messages.describe(found.array)}: no adapter copies its "
+                "arrays. Use an array on the GPU of a library that has one."
+            )
+
+
+def filled(
+    marked: Any, call: Signature, made: Iterable[FoundArray] = (), new: Iterable[Any] = ()
+) -> Any:
+    """Return the result of a call: its arguments instead of marks, ``new`` instead of ``made``."""
     given = call.arrays
+    copies = {id(found.array): one for found, one in zip(made, new, strict=True)}
 
     def fill(leaf: Any) -> Any:
         if type(leaf) is _Argument:
-            return given[leaf.index].array
-        return leaf.get() if type(leaf) is _Weakly else leaf
+            return given[leaf].array
+        return leaf() if type(leaf) is _Weakly else copies.get(id(leaf), leaf)
 
     return replaced(marked, fill)
 

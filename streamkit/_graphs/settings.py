@@ -1,40 +1,65 @@
-"""The settings around a call that change its result: the current device, libraries' settings."""
+"""What sets calls apart beside arguments: the current device, libraries' settings, weights."""
 
 from __future__ import annotations
 
+import contextlib
+import types
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit._cuda import driver
 from streamkit._queues import loaded_libraries
+from streamkit.protocols import Capture
+from streamkit.protocols.adapters import all_offered
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable, Iterator
 
     from streamkit._streams.stream import CudaStream
 
-Settings: TypeAlias = "tuple[int, tuple[tuple[str, int | None, tuple[Hashable, ...]], ...]]"
-"""The current device; and each library's name, its own current device, and its settings."""
+_Libraries: TypeAlias = "tuple[tuple[str, int | None, tuple[Hashable, ...]], ...]"
+Settings: TypeAlias = "tuple[int, _Libraries, tuple[int, ...]]"
+"""The current device; each library's name, its own current device, and its settings; addresses."""
 
 
-def read(target: CudaStream[Any] | None) -> Settings:
-    """Return the settings of this thread, for a call on a stream, or on no named stream."""
+def read(target: CudaStream[Any] | None, models: Iterable[object] = ()) -> Settings:
+    """Return the settings of this thread, for a call on a stream, or on no named stream.
+
+    The weights of those among ``models`` count that are models.
+    """
     device = driver.current_device() if target is None else target.device_id
-    return device, tuple(
-        [
-            (
-                library.name,
-                None if library.device is None else library.device.current(),
-                () if library.settings is None else library.settings.read(),
-            )
-            for library in loaded_libraries.libraries()
-            if library.settings is not None or library.device is not None
-        ]
-    )
+    values = [
+        (
+            library.name,
+            None if library.device is None else library.device.current(),
+            () if library.settings is None else library.settings.read(),
+        )
+        for library in loaded_libraries.libraries()
+        if library.settings is not None or library.device is not None
+    ]
+    return device, tuple(values), tuple(_addresses(models)) if models else ()
+
+
+def _addresses(models: Iterable[object]) -> Iterator[int]:
+    adapters = [library.adapter for library in loaded_libraries.libraries()]
+    for weights_of in all_offered(adapters, Capture.weights_of):
+        for model in models:
+            yield from weights_of(model) or ()
+
+
+def models_of(fn: Any) -> Iterator[object]:
+    """Yield what can be a model: a function, its instance, and the variables that it names."""
+    yield from (fn, getattr(fn, "__self__", None))
+    plain = getattr(fn, "__func__", fn)
+    if isinstance(plain, types.FunctionType):
+        yield from map(plain.__globals__.get, plain.__code__.co_names)
+        for cell in plain.__closure__ or ():
+            with contextlib.suppress(ValueError):  # a variable without a value
+                yield cell.cell_contents
 
 
 def by_name(settings: Settings) -> dict[str, str]:
     """Return the value of each setting in words, by the name of the setting."""
-    device, libraries = settings
+    device, libraries, weights = settings
     names = {
         library.name: library.settings.names
         for library in loaded_libraries.libraries()
@@ -46,6 +71,8 @@ def by_name(settings: Settings) -> dict[str, str]:
             found[f"{library}'s own device"] = f"cuda:{own}"
         for name, value in zip(names.get(library, ()), values, strict=True):
             found[f"{name} of {library}"] = _words(value)
+    for number, address in enumerate(weights):
+        found[f"address of weight {number}"] = f"{address:#x}"
     return found
 
 

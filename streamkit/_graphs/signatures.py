@@ -81,9 +81,6 @@ class _Unhashable:
                 "Give its class a __hash__, or let the function read it from elsewhere."
             ) from error
 
-    def __repr__(self) -> str:
-        return messages.describe(self._value)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Unhashable) and bool(self._value == other._value)
 
@@ -107,7 +104,8 @@ class Signature:
         self._by_address = by_address
         self._unhashable: list[_Unhashable] = []
         args, kwargs = arguments
-        self.key: Hashable = self._read(args), self._read(kwargs), settings
+        named = dict(sorted(kwargs.items())) if len(kwargs) > 1 else kwargs
+        self.key: Hashable = self._read(args), self._read(named), settings
 
     def freeze(self) -> None:
         """Make the key independent of later changes of the arguments."""
@@ -115,23 +113,10 @@ class Signature:
             value.freeze()
         self._unhashable.clear()
 
-    def replaced(self, arrays: list[Any]) -> Arguments:
-        """Return the arguments with other arrays."""
-        places = self.places
-
-        def replace(leaf: Any) -> Any:
-            place = places.get(id(leaf))
-            return leaf if place is None else arrays[place]
-
-        args, kwargs = replaced(self.arguments, replace)
-        return args, kwargs
-
     def _read(self, value: Any) -> Hashable:
         kind = type(value)
-        if kind is float or kind is complex:
-            return kind, _number(value)
         if kind in VALUES:
-            return kind, value
+            return kind, _number(value) if kind is float or kind is complex else value
         if isinstance(value, (tuple, list)):
             return kind, tuple(map(self._read, value))
         if isinstance(value, dict):
@@ -176,8 +161,8 @@ class Signature:
                 if found.overlaps(other):
                     raise ValueError(
                         f"{messages.describe(found.array)} and {messages.describe(other.array)} "
-                        "overlap in memory, so a graph cannot have a copy of each. Pass one of "
-                        "them a copy, or use copy_inputs=False."
+                        "overlap in memory, so a graph cannot have a copy of each. Pass a copy "
+                        "of one of them, or use copy=False."
                     )
         self.places[id(found.array)] = len(self.arrays)
         self.arrays.append(found)

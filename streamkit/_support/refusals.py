@@ -114,6 +114,22 @@ def check(fn: object, stream: object, method: str) -> None:
         )
 
 
+def check_captured(fn: object) -> None:
+    """Raise TypeError for an object that ``graphed`` cannot call, or would call in vain."""
+    if not callable(fn):
+        raise TypeError(
+            f"graphed needs a function, and was given {describe(fn)}: write '@streamkit.graphed' "
+            "above a function."
+        )
+    kind = kind_of(fn)
+    if kind is not None:
+        raise TypeError(
+            f"graphed cannot capture {name_of(fn)}, which is {kind.name}, because its work comes "
+            "after the call that a graph would hold. Write the GPU work as a plain function under "
+            f"'@streamkit.graphed', and call that from {name_of(fn)}."
+        )
+
+
 def check_result(result: object, fn: object) -> None:
     """Raise TypeError for the coroutine that a submitted function has returned."""
     if type(result) is CoroutineType:

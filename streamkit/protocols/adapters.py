@@ -545,6 +545,9 @@ class Capture(Protocol, metaclass=Group):
         another graph. The current device is no setting here, because ``graphed`` knows it.
         """
 
+    def weights_of(self, model: Any) -> tuple[int, ...] | None:
+        """Return the present addresses of the arrays of ``model``; None for any other object."""
+
     def begins_capture(self, stream: Any, mode: str, origin: Any) -> CapturePart:
         """Return the part that begins the capture; its ``end`` gives a CapturedGraph.
 

@@ -484,3 +484,33 @@ def _training_step(libraries: Libraries) -> Generator[Arms]:
         for step in (ours, theirs) * 3:
             step(x, target)
     yield Arms(calls_without(partial(ours, x, target)), calls_without(partial(theirs, x, target)))
+
+
+_THEIR_FORWARD = "the model by torch.cuda.make_graphed_callables"
+
+
+def _forward(libraries: Libraries, *, copy: bool) -> Generator[Arms]:
+    """Time forward passes, of which torch copies the arguments in, and no result out."""
+    torch = libraries.torch
+    layers = [torch.nn.Linear(256, 256) for _ in range(3)]
+    model = torch.nn.Sequential(*layers).to(f"cuda:{libraries.device}")
+    x = torch.rand(64, 256, device=f"cuda:{libraries.device}")
+    ours = sk.graphed(lambda x: model(x).detach(), copy=copy)
+    with warnings.catch_warnings():  # of torch, as above
+        warnings.simplefilter("ignore")
+        theirs = torch.cuda.make_graphed_callables(torch.nn.Sequential(*layers), (x,))
+    s = sk.new_stream(libraries.device, nonblocking=True)
+    with torch.no_grad(), sk.use(s):
+        for call in (ours, theirs) * 3:
+            call(x)
+        yield Arms(calls_without(partial(ours, x)), calls_without(partial(theirs, x)))
+
+
+@_row("a model by graphed", _THEIR_FORWARD, at_most=1.0, aim=0.5)
+def _forward_without_copies(libraries: Libraries) -> Generator[Arms]:
+    return _forward(libraries, copy=False)
+
+
+@_row("a model by graphed, copy=True", _THEIR_FORWARD, at_most=3.0, aim=2.0)
+def _forward_with_copies(libraries: Libraries) -> Generator[Arms]:
+    return _forward(libraries, copy=True)

@@ -50,6 +50,7 @@ class Part:
         self._bind = bind
         self._graph: Any = torch.cuda.CUDAGraph(keep_graph=True)
         self._is_open = self._is_refused = False
+        self._kept: Any = contextlib.nullcontext()  # until it has begun
         device = stream.device_index
         self._numbers = random_numbers.GraphState(device) if random_numbers.ARE_SHARED else None
 
@@ -63,8 +64,10 @@ class Part:
         if self._numbers is not None:
             self._numbers.begin()
         self._go_to(self._origin)
-        # torch (2.11) ends the process with a graph whose beginning has failed
-        with garbage.kept_on_error(self._graph), driver.beside_captures():
+        # torch (2.11) ends the process with a graph that has not begun, or dies while it captures
+        self._kept = garbage.kept_on_error(self._graph)
+        self._kept.__enter__()
+        with driver.beside_captures():
             try:
                 self._graph.capture_begin(capture_error_mode=self._mode)
             except Exception:
@@ -92,6 +95,7 @@ class Part:
                 self._end()
                 begun = self._origin.record_event()
                 self._graph.instantiate()
+        self._kept.__exit__(None, None, None)
         return Graph(self._graph, self._stream, self._bind, self._numbers, begun)
 
     def abandon(self) -> None:
@@ -122,6 +126,7 @@ class Part:
             return
         with driver.beside_captures():
             self._graph.reset()
+            self._kept.__exit__(None, None, None)
             self._graph = None  # now, because the error's traceback keeps this object
             # torch caches memory from inside where no other capture finds it
             with contextlib.suppress(RuntimeError):  # of torch, while it captures in another thread

@@ -81,3 +81,9 @@ _is_cudnn_deterministic: Any = _private_call(
 _precision: Any = _private_call("_get_fp32_precision_getter", _public_precision, "cuda", "matmul")
 with torch.device("cpu"):  # a mode, which has to be counted
     _has_modes: Any = _private_call("_len_torch_function_stack", lambda: True)
+
+
+def weights_of(model: Any) -> tuple[int, ...] | None:
+    if not isinstance(model, torch.nn.Module):
+        return None
+    return tuple([array.data_ptr() for array in (*model.parameters(), *model.buffers())])

@@ -10,6 +10,7 @@ import pytest
 
 import streamkit as sk
 from support.gpu.raw import check, destroy_stream, driver, make_stream
+from support.programs import run_program
 from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")
@@ -212,3 +213,23 @@ def test_an_event_does_not_keep_its_stream():
     gc.collect()
     assert seen() is None
     event.sync()
+
+
+@pytest.mark.parametrize("end", ["pass", "block.__exit__(KeyError, KeyError(), None)"])
+def test_the_end_of_a_program_inside_a_capture_leaves_it_alone(end):
+    """torch ends the process if its capture ends by then. A block that is left ends its own."""
+    done = run_program(
+        f"""
+        import contextlib, functools, sys
+        import streamkit as sk
+        from streamkit._cuda import graphs  # the end of a capture is watched
+
+        # no function of this program, which would hold its variables to the last
+        graphs.discard = functools.partial(print, "ended", file=sys.stdout, flush=True)
+        block = sk.capture()
+        block.__enter__()
+        with contextlib.suppress(KeyError):
+            {end}
+        """
+    )
+    assert (done.returncode, done.stdout[:5]) == (0, "" if end == "pass" else "ended"), done.stderr

@@ -222,9 +222,9 @@ def test_what_follows_a_launch_waits_though_an_interrupt_comes_when_the_run_is_q
         fill(cell, 2, g.stream.handle)
     current, launch = warp.get_stream("cuda:0").cuda_stream, CudaGraph._launch
 
-    def interrupted(graph, target):
+    def interrupted(graph, target, others):
         gate.hold(target.handle)
-        launch(graph, target)
+        launch(graph, target, others)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CudaGraph, "_launch", interrupted)

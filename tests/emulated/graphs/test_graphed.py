@@ -7,6 +7,7 @@ import gc
 import warnings
 import weakref
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -23,6 +24,14 @@ from support.gpu.raw import Gate, check, driver
 from support.queues import together
 
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
+
+
+class Interface:
+    """An array of a library that StreamKit does not know."""
+
+    def __init__(self, array):
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+        self.device_ctypes_pointer = array.device_ctypes_pointer
 
 
 # -- eager, captured, launched ----------------------------------------------------------------
@@ -154,12 +163,12 @@ def test_a_graph_that_goes_before_a_call_launches_it_is_launched(array):
     check(driver.cuCtxSynchronize())
     to.copy_to_device(np.zeros(4, np.float32))
 
-    def late(captured, call):
+    def late(*call):
         del function._launch
         for _ in range(2):
             function(other, two)
         assert function.captures == 2
-        return function._launch(captured, call)
+        return function._launch(*call)
 
     function._launch = late
     function(to, one)
@@ -181,15 +190,15 @@ def test_an_error_leaves_the_graph_that_would_have_gone(array):
     assert len(calls) == before
 
 
-@pytest.mark.parametrize("copy_inputs", [False, True])
-def test_many_signatures_leave_nothing(array, copy_inputs):
-    function, to, source = copies(max_graphs=4, copy_inputs=copy_inputs), array(), array(1)
+@pytest.mark.parametrize("with_copies", [False, True])
+def test_many_signatures_leave_nothing(array, with_copies):
+    function, to, source = copies(max_graphs=4, copy=with_copies), array(), array(1)
 
     def call_all(names):
         for name in names:
             for _ in range(2):
                 function(to, source, name)
-            check(driver.cuCtxSynchronize())  # else a new graph finds the former's stream busy
+                check(driver.cuCtxSynchronize())  # else a new graph finds a former stream busy
         gc.collect()
 
     call_all(range(10))
@@ -341,14 +350,18 @@ def test_an_error_of_the_function_passes_and_leaves_no_graph(array):
     assert (function.graphs, function.captures) == (1, 1)
 
 
-def test_an_array_of_the_host_is_refused(array):
-    function = copies()
-    with pytest.raises(
-        TypeError, match="is on the host: a graph would keep the values of the capture"
-    ):
-        function(array(), np.zeros(4, np.float32))
-    with pytest.raises(TypeError, match="no adapter copies its arrays"):
-        copies(copy_inputs=True)(array(), np.zeros(4, np.float32))
+@pytest.mark.parametrize("with_copies", [False, True])
+def test_an_array_of_the_host_is_refused(array, with_copies):
+    with pytest.raises(TypeError, match="is on the host: a graph would keep the values"):
+        copies(copy=with_copies)(array(), np.zeros(4, np.float32))
+
+
+def test_an_array_that_no_adapter_copies_is_refused_with_copies(array):
+    given = Interface(array())
+    copies()(array(), given)
+    for function, args in ((copies(copy=True), (array(), given)), (lambda: given, ())):
+        with pytest.raises(TypeError, match=r"cannot copy .*Interface .* no adapter copies"):
+            sk.graphed(function, copy=True)(*args)
 
 
 # -- beside captures and threads --------------------------------------------------------------
@@ -395,7 +408,7 @@ def test_inside_somebodys_capture_on_its_own_stream_no_other_begins(array):
 
 def test_inside_a_capture_a_graph_with_copies_is_not_used(array):
     calls, to, source = [], array(), array(1)
-    function = copies(calls, copy_inputs=True)
+    function = copies(calls, copy=True)
     for _ in range(2):
         function(to, source)
     assert (len(calls), function.hits) == (2, 0)
@@ -413,10 +426,21 @@ def test_a_graphed_function_can_call_another(array):
     assert (outer.captures, outer.hits) == (1, 2)
 
 
+@contextlib.contextmanager
+def turn_of_another_thread():
+    """Let another thread hold what a thread that captures holds."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(graphed_module._turn.acquire).result()
+        try:
+            yield
+        finally:
+            pool.submit(graphed_module._turn.release).result()
+
+
 def test_while_another_thread_captures_the_function_runs(array):
     function, to, source = copies(), array(), array(1)
     function(to, source)
-    with graphed_module._turn:
+    with turn_of_another_thread():
         assert read(function(to, source)) == 1
     assert function.captures == 0
     with active_captures.noted([], []):  # one that the driver has begun, in any thread
@@ -478,7 +502,7 @@ class Guarded(OrderedDict):
 
 
 def test_its_graphs_come_and_go_under_the_lock_that_clear_takes(array):
-    @sk.graphed(max_graphs=1, copy_inputs=True, fallback=True)
+    @sk.graphed(max_graphs=1, copy=True, fallback=True)
     def function(to, source, number):
         copy(to, source)
         if number > 2:
@@ -516,7 +540,7 @@ def test_threads_with_one_signature_capture_it_once(array):
 
 
 def test_with_copies_new_arrays_share_one_graph(array):
-    function = copies(copy_inputs=True)
+    function = copies(copy=True)
     for number in range(6):
         to, source = array(), array(number)
         assert function(to, source) is to
@@ -525,7 +549,7 @@ def test_with_copies_new_arrays_share_one_graph(array):
 
 
 def test_with_copies_one_array_in_two_places_stays_one(array):
-    @sk.graphed(copy_inputs=True)
+    @sk.graphed(copy=True)
     def function(a, b, source):
         copy(a, source)
         copy(b, source)
@@ -542,7 +566,7 @@ def test_with_copies_one_array_in_two_places_stays_one(array):
 
 def test_with_copies_arrays_without_elements_overlap_nothing(array, cuda):
     """Their address is 0, that of all of them."""
-    function, to, source = copies(copy_inputs=True), array(), array(1)
+    function, to, source = copies(copy=True), array(), array(1)
     for _ in range(3):
         function(to, source, cuda.device_array(0, np.float32), cuda.device_array((0, 4), np.int8))
         assert read(to) == 1
@@ -550,7 +574,7 @@ def test_with_copies_arrays_without_elements_overlap_nothing(array, cuda):
 
 
 def test_with_copies_a_graph_that_goes_while_it_runs_keeps_its_copies(array):
-    function, to, source, gate = copies(copy_inputs=True), array(), array(1), Gate()
+    function, to, source, gate = copies(copy=True), array(), array(1), Gate()
     s = sk.new_stream(nonblocking=True)
     try:
         with sk.use(s):
@@ -576,7 +600,7 @@ def test_with_copies_a_graph_that_goes_while_it_runs_keeps_its_copies(array):
 
 def test_with_copies_two_streams_do_not_disturb_each_other(array):
     """The copies of one call must not be overwritten by the next one, on another stream."""
-    function, gate = copies(copy_inputs=True), Gate()
+    function, gate = copies(copy=True), Gate()
     streams = [sk.new_stream(nonblocking=True) for _ in range(2)]
     pairs = [(array(), array(number)) for number in (1, 2)]
     try:

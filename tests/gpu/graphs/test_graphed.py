@@ -45,7 +45,7 @@ def test_a_mixed_function_is_right_at_each_call(workload):
 @pytest.mark.parametrize("copies", [False, True])
 def test_new_data_in_new_arrays_is_not_the_old(workload, copies):
     torch = workload.torch
-    function = sk.graphed(workload.rest, copy_inputs=copies)
+    function = sk.graphed(workload.rest, copy=copies)
     held = []
     for _ in range(20):
         x = torch.empty(COUNT // 64, 64, device="cuda").uniform_(-1, 1)
@@ -62,7 +62,7 @@ def test_what_a_function_writes_into_arguments_is_copied_back(torch, library):
     from_torch = getattr(served, taken_by[library]) if library in taken_by else torch.as_tensor
     cupy = need("cupy")
 
-    @sk.graphed(copy_inputs=True)
+    @sk.graphed(copy=True)
     def double(array):
         cupy.multiply(cupy.asarray(array), 2, out=cupy.asarray(array))
 
@@ -73,30 +73,13 @@ def test_what_a_function_writes_into_arguments_is_copied_back(torch, library):
     assert double.captures == 1
 
 
-def test_a_tensor_of_the_host_is_copied_to_the_gpu_and_back(torch):
-    @sk.graphed(copy_inputs=True)
-    def double(x):
-        assert x.is_cuda
-        x *= 2
-        return x, x + 1
-
-    for value in (1.0, 2.0, 3.0, 4.0):
-        x = torch.full((COUNT,), value)
-        same, more = double(x)
-        assert same is x
-        assert set(x.tolist()) == {2 * value}
-        assert more.is_cuda
-        assert set(more.tolist()) == {2 * value + 1}
-    assert (double.captures, double.hits) == (1, 2)
-
-
 def test_a_state_that_a_call_returns_is_the_argument_of_the_next_one(torch):
     weight = torch.rand(64, 64, device="cuda")
 
     def advance(x, state):
         return torch.tanh(x + state @ weight)
 
-    graphed, states = sk.graphed(advance, copy_inputs=True), [torch.zeros(1, 64, device="cuda")] * 2
+    graphed, states = sk.graphed(advance, copy=True), [torch.zeros(1, 64, device="cuda")] * 2
     for _ in range(8):
         x = torch.rand(1, 64, device="cuda")
         states = [step(x, state) for step, state in zip((advance, graphed), states, strict=True)]
@@ -105,7 +88,7 @@ def test_a_state_that_a_call_returns_is_the_argument_of_the_next_one(torch):
 
 
 def test_expanded_arrays_and_chunks_of_one_array_have_copies(torch):
-    @sk.graphed(copy_inputs=True)
+    @sk.graphed(copy=True)
     def attend(bias, q, k):
         return q * k + bias
 
@@ -207,15 +190,19 @@ def test_a_launch_is_in_order_with_each_library(torch):
             seen = result.clone()
             gate.open()
             assert set(seen.tolist()) == {7.0}
-        # the control: launched without that order it has read the old values
+        # the control: launched without that order a graph has read the old values
         torch.cuda.synchronize()
         gate.free()
         gate = Gate()
+        with sk.capture() as graph:
+            result = torch.from_dlpack(cupy.from_dlpack(x) * 1)
+        graph.launch()
+        torch.cuda.synchronize()
         with torch.cuda.stream(side), sk.use(sk.new_stream(nonblocking=True)) as apart:
             gate.hold(side.cuda_stream)
             with torch.cuda.stream(side):
                 x.fill_(8)
-            copied(x)
+            graph.launch()
             apart.sync()
             assert set(result.tolist()) == {7.0}
     finally:
@@ -421,22 +408,6 @@ def test_under_autocast_a_graph_follows_the_weights(torch, changed):
     assert function.captures == 1
 
 
-def test_a_thousand_signatures_take_no_more_memory_than_two_hundred(torch):
-    """Each graph's memory is of a pool of its own, which torch caches where no other finds it."""
-    cupy = need("cupy")
-    function = sk.graphed(lambda x: cupy.asarray(x * 2) + 1, max_graphs=16)
-    reserved = []
-    for number in range(1, 1001):
-        x = torch.full((64 + number,), float(number), device="cuda")
-        for _ in range(3):
-            result = function(x)
-        if number in (200, 1000):
-            assert (result == 2 * number + 1).all()
-            reserved.append(torch.cuda.memory_reserved())
-    assert function.captures > 900
-    assert reserved[1] - reserved[0] < 10 * 2 * 2**20
-
-
 @pytest.mark.alone  # for the memory in use is that of all processes
 def test_a_dropped_instance_gives_its_memory_back(torch):
     class Model:
@@ -460,22 +431,3 @@ def test_a_dropped_instance_gives_its_memory_back(torch):
     assert Model.step.graphs == 0
     # torch keeps the memory of at most eight that ended: of each the result and cuBLAS's 32 MB
     assert used[1] - used[0] < 8 * 60 * 2**20
-
-
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_with_copies_a_returned_view_is_never_the_callers_memory(torch, library):
-    served = need(library)
-
-    @sk.graphed(copy_inputs=True)
-    def head(x):
-        x += 1
-        return x[:8], x
-
-    for number in range(4):
-        x = served.asarray(torch.full((COUNT,), float(number), device="cuda"))
-        view, same = head(x)
-        assert same is x
-        assert set(view.tolist()) == set(x.tolist()) == {number + 1.0}
-        view[:] = 99
-        assert set(x.tolist()) == {number + 1.0}
-    assert (head.captures, head.hits) == (1, 2)

@@ -13,7 +13,7 @@ torch = need("torch")
 
 from torch.autograd import forward_ad  # noqa: E402
 
-from streamkit.backends._torch.settings import settings  # it imports torch  # noqa: E402
+from streamkit.backends._torch.settings import settings, weights_of  # it imports torch  # noqa: E402
 from support.queues import within  # noqa: E402
 
 pytestmark = pytest.mark.versions
@@ -180,3 +180,24 @@ with torch.no_grad(), torch.autocast("cpu"), torch.device("cpu"):
         "(False, False, (('cpu', torch.bfloat16),), torch.float32, device(type='cpu'), "
         "True, False, True, 'tf32', 'tf32', None)"
     )
+
+
+SWAPS = {
+    "load": lambda model, new: model.load_state_dict({"0.weight": new}, assign=True, strict=False),
+    "attribute": lambda model, new: setattr(model[0], "weight", torch.nn.Parameter(new)),
+    "data": lambda model, new: setattr(model[0].weight, "data", new),
+    "buffer": lambda model, new: setattr(model[1], "running_mean", new),
+    "part": lambda model, new: model.append(torch.nn.Linear(4, 4)),
+}
+
+
+@pytest.mark.parametrize("way", SWAPS)
+def test_swapped_weights_have_other_addresses(way):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    before, held = weights_of(model), model.state_dict()
+    with torch.no_grad():
+        model[0].weight.add_(1)  # in place
+    assert weights_of(model) == before
+    SWAPS[way](model, torch.ones_like(held["0.weight"]))
+    assert weights_of(model) != before
+    assert weights_of(held) is weights_of(model[0].weight) is None

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import sys
-import weakref
-
 import pytest
-
 import streamkit as sk
+import sys
+import threading
+import weakref
 from streamkit.testing import adversarial, for_seeds
 from support.queues import LONG, eventually, pending, together, within
 

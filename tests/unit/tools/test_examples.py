@@ -76,6 +76,7 @@ def test_an_example_without_numpy_says_what_installs_it(path):
         ("16_two_processes.py", None, "numbers.fill, step)", "numbers.fill, 7)"),
         ("17_missing_wait.py", None, "8)\n    work.wait(load)\n", "8)\n"),
         ("18_prefetcher.py", None, "load.wait(train)  #", "pass  #"),
+        ("19_graph_service.py", None, "x * 0.5 + 1", "x * 0.5 + 2"),
     ],
 )
 def test_an_example_that_goes_wrong_fails(name, slow, right, wrong, no_driver):
