@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkit._support import messages
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.timeline import counted
 from streamkit.errors import StreamKitError
@@ -163,12 +161,7 @@ def _driver(report: DoctorReport) -> str:
     if driver is None and report.findings:
         return "No CUDA driver"
     if driver is None:
-        why = (
-            messages.NO_CUDA
-            if sys.platform == "darwin"
-            else "A machine with an NVIDIA GPU needs one."
-        )
-        return f"No CUDA driver, so programs run on host streams. {why}"
+        return "No CUDA driver, so programs run on host streams. An NVIDIA GPU needs one."
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
