@@ -167,6 +167,4 @@ def _list(kind: str, heading: str, items: Sequence[str]) -> str:
 
 
 def _read(name: str) -> str:
-    return (
-        resources.files("streamkit.diagnostics.pictures").joinpath(name).read_text(encoding="utf-8")
-    )
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -143,7 +143,9 @@ class DriverQueues:
         index = driver.device_of.get(context, index)
         device = "cuda:?" if index < 0 else f"cuda:{index}"
         if handle <= PER_THREAD:
-            name = _default_queue(handle, device, number or None, (queue.number, queue.thread))
+            is_legacy, key = handle == LEGACY, (queue.number, queue.thread)
+            text = "legacy default stream" if is_legacy else "per-thread default stream"
+            name = AuditedQueue(device, text, number or None, is_legacy, key)
             return KnownQueue(name, is_blocking=True, context=context)
         if number in self._met:
             return self._met[number]
@@ -234,15 +236,6 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
 
 
 # -- the names of queues in reports ---------------------------------------------------------------
-
-
-def _default_queue(
-    handle: int, device: str, number: int | None, key: tuple[int, int]
-) -> AuditedQueue:
-    """Return a default stream as a report names it; the key begins with its context."""
-    is_legacy = handle == LEGACY
-    name = "legacy default stream" if is_legacy else "per-thread default stream"
-    return AuditedQueue(device, name, number, is_legacy, key)
 
 
 def _known(queue: WatchedQueue) -> KnownQueue:
