@@ -17,14 +17,11 @@ import secrets
 import stat
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamkit import errors
 from streamkit._support import locks
 from streamkit._support.locks import new_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _lock = new_lock()
 _name: str | None = None
@@ -131,18 +128,6 @@ def folder() -> Path:
     except OSError as error:
         error.add_note(f"Name a folder in which this user can write: {SETTING}=FOLDER.")
         raise
-
-
-def folders_of_others(own: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield each folder of this kind beside ``own`` that is not private to this user.
-
-    The flag is true if this user owns the folder, and other users may open it.
-    """
-    for path in sorted(own.parent.glob(f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # the folder has gone meanwhile
-            found = path.lstat()
-            if stat.S_ISDIR(found.st_mode) and not _is_private(found):
-                yield path, found.st_uid == os.geteuid()
 
 
 def _is_private_folder(path: Path) -> bool:

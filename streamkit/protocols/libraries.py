@@ -49,8 +49,6 @@ class Library(NamedTuple):
     """The environment variable that makes handle 0 the per-thread default stream here."""
     numeric_switch: dict[int, tuple[int, ...]] = {}  # noqa: RUF012 - a field that no code changes
     """By major version, the first release that reads ``switch`` as a number, not any text."""
-    ignored_switch: str | None = None
-    """A variable that looks like such a switch and has no effect."""
     aliases: tuple[str, ...] = ()
     """Other names that users may write."""
     has_current: bool = False

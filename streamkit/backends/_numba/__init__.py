@@ -16,7 +16,6 @@ LIBRARY = Library(
     oldest=(0, 30, 4),  # the first that goes with cuda-core 1 and numba 0.68
     newest=(0, 30, 4),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # numba-cuda goes through CUDA Python
-    ignored_switch="NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM",
     aliases=("numba-cuda", "numba.cuda"),
     # Older versions have the namespace. Newer ones have their version and, in base64, the options
     # of the compilation.

@@ -86,53 +86,47 @@ def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator
         host.sync(is_end=is_end)
 
 
-class CallbackRecorder:
+class CallbackRecorder(DriverRecording):
     """Records what all threads give to the GPU, from ``start`` to ``stop``, if there is one."""
 
     def __init__(self, uses_cuda: Callable[[], bool]) -> None:
+        super().__init__(of_launches=False)
         self._uses_cuda = uses_cuda
-        self._calls: DriverRecording | None = None
-        self._steps: list[CudaStep] = []
+        self._program: list[CudaStep] = []
         self._queues: DriverQueues | None = None
 
     def start(self) -> None:
         """Begin. BackendNotInstalledError without CUPTI, ScopeError if another tool has CUPTI."""
         if not self._uses_cuda():
             return
-        calls = DriverRecording(of_launches=False)
         try:
-            calls.start()
+            super().start()
         except RefusedError as error:
             raise ScopeError(f"an audit cannot begin here: {error}.") from error
         except NoCallbacksError as error:
             message = f"an audit of CUDA streams needs CUPTI and the recorder: {error}."
             raise BackendNotInstalledError(message, name="cupti") from error
-        self._calls = calls
 
     def check(self) -> None:
         """Raise ForkedProcessError in a child that was forked after the recording began."""
-        if self._calls is not None and loader.is_forked:
+        if self._listener is not None and loader.is_forked:
             raise forked()
 
     def stop(self) -> None:
         """End the recording, and leave nothing behind."""
-        if self._calls is not None:
-            self._calls.stop()
+        if self._listener is not None:
+            super().stop()
             if not loader.is_forked:
-                self._steps = self._calls.steps()
-                self._queues = self._calls.queues(self._steps)
-
-    def count(self) -> int:
-        """Return how many calls of the driver were noted so far."""
-        return 0 if self._calls is None else self._calls.count()
+                self._program = self.steps()
+                self._queues = self.queues(self._program)
 
     def operations(self) -> list[Given]:
         """Return the operations, in the order in which they were given."""
-        if self._queues is None or self._calls is None:
+        if self._queues is None:
             return []
-        found = list(operations(self._steps, self._queues.named))
-        if self._calls.lost:  # such calls can have been work, on any queue
-            name = f"calls of the driver that could not be read: {self._calls.lost}"
+        found = list(operations(self._program, self._queues.named))
+        if self.lost:  # such calls can have been work, on any queue
+            name = f"calls of the driver that could not be read: {self.lost}"
             found.append(Given(Operation("function", name, None), (LAST, LAST), (LAST, LAST)))
         return found
 

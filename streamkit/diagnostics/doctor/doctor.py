@@ -151,7 +151,7 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         yield Finding(
             "driver-fails",
             f"CUDA does not start: cuda.bindings raised {type(error).__name__}: {error}",
-            "See the findings about cuda.bindings and its switches; or install it again.",
+            "Unset CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM if it is set; or install it again.",
             "cuda.bindings",
         )
     else:
@@ -200,12 +200,11 @@ def _release() -> str | None:
 
 def _loaded_from() -> str:
     """Return the file that is loaded as the driver's library, or its name if none tells."""
-    try:
-        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    paths = [line[line.index("/") :] for line in lines if "/" in line]
-    return next((path for path in paths if "/libcuda.so" in path), loader.LIBRARY)
+    with contextlib.suppress(OSError):
+        for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+            if "/libcuda.so" in line:
+                return line[line.index("/") :]
+    return loader.LIBRARY
 
 
 def _look_at_library() -> Iterator[Finding]:
@@ -247,8 +246,7 @@ def _look_at_library() -> Iterator[Finding]:
 def look_at_folder() -> Iterator[Finding]:
     """Yield faults that keep this process from sharing events and arrays with others."""
     try:
-        own = living_processes.folder()
-        yield from _others_folders(own)
+        living_processes.folder()
     except errors.UnsupportedStreamError:
         pass  # no program shares anything on this system
     except OSError as error:
@@ -258,29 +256,6 @@ def look_at_folder() -> Iterator[Finding]:
             f"files cannot be made: {error}",
             f"Name a folder in which this user can write: {living_processes.SETTING}=FOLDER.",
         )
-
-
-def _others_folders(own: Path) -> Iterator[Finding]:
-    """Yield the folders beside this process's own that it cannot share with their makers.
-
-    On a machine of several users, folders of others are normal unless somebody named one to share.
-    """
-    for path, is_own in living_processes.folders_of_others(own):
-        if is_own:
-            yield Finding(
-                "runtime-folder",
-                f"{path}, through which processes of this user share, is open to other users, so "
-                "this process does not use it",
-                f"End the processes that use it, and make it private: chmod 700 {path}",
-            )
-        elif living_processes.SETTING in os.environ:
-            yield Finding(
-                "runtime-folder",
-                f"{path} belongs to another user, whose processes cannot share events and "
-                "arrays with this one",
-                "Start both as the same user, also in containers: "
-                f"{living_processes.SETTING} only names the place where they meet.",
-            )
 
 
 # -- this process: the libraries' current streams, and what is left behind -------------------------
@@ -331,7 +306,7 @@ class _OnDevice:
         with driver.in_context(driver.primary_context(self.device)):
             for name, load in registry.loaded().items():
                 yield from run_check(name, functools.partial(self._ask, name, load), name)
-            for look in (self._captures, self._apart, self._frees_on_legacy, self._mixture):
+            for look in (self._captures, self._apart, self._frees_on_legacy):
                 yield from run_check("the current streams", look)
 
     def _ask(self, name: str, load: Callable[[], Adapter]) -> Iterator[Finding]:
@@ -412,6 +387,7 @@ class _OnDevice:
                 )
 
     def _frees_on_legacy(self) -> Iterator[Finding]:
+        """Yield libraries whose frees do not wait for their work."""
         for row in registry.LIBRARIES:
             current = self.current.get(row.name) if row.frees_on_legacy else None
             if current is None or current.standing.kind != "nonblocking":
@@ -427,20 +403,6 @@ class _OnDevice:
                     "arrays until their work has run.",
                     row.name,
                 )
-
-    def _mixture(self) -> Iterator[Finding]:
-        kinds = {name: current.standing.kind for name, current in self.current.items()}
-        nonblocking = [name for name, kind in kinds.items() if kind == "nonblocking"]
-        others = [name for name, kind in kinds.items() if kind not in ("nonblocking", "unknown")]
-        if nonblocking and others:
-            yield Finding(
-                "blocking-mixture",
-                f"the current stream is a nonblocking one of {', '.join(nonblocking)}, and a "
-                f"blocking one of {', '.join(others)}, which alone has the implicit order "
-                "with the legacy default stream",
-                "Put the work on one stream, 'with streamkit.use(stream):', or order the two: "
-                "t.wait(s).",
-            )
 
 
 def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:

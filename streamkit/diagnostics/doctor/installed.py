@@ -10,7 +10,6 @@ import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit._queues import registry
@@ -34,7 +33,6 @@ _OTHERS_NAME = "streamkit"  # another project, whose package has our name too
 _ROWS = {row.name: row for row in registry.LIBRARIES}
 VARIABLES = (
     *dict.fromkeys(row.switch for row in registry.LIBRARIES if row.switch),
-    *(row.ignored_switch for row in registry.LIBRARIES if row.ignored_switch),
     "CUDA_VISIBLE_DEVICES",
     "CUDA_LAUNCH_BLOCKING",
     SETTING,
@@ -191,10 +189,7 @@ class Installed:
             )
 
     def _stand_ins(self) -> Iterator[Finding]:
-        """Yield modules that have a library's name without being it, imported or to be found.
-
-        Programs also look in the folder in which they are started; pip's commands do not.
-        """
+        """Yield modules that have a library's name without being it, imported or to be found."""
         for row in registry.LIBRARIES:
             what = row.stand_in
             if what is None and row.root not in sys.modules:
@@ -203,11 +198,6 @@ class Installed:
                     spec = importlib.util.find_spec(row.root)
                 if spec is not None and spec.submodule_search_locations is None:  # no package
                     what = f"'import {row.root}' finds {spec.origin}, which is not {row.label}"
-                elif (near := Path(f"{row.root}.py")).is_file():
-                    what = (
-                        f"'import {row.root}' finds {near.absolute()} in programs that are started "
-                        f"in this folder, and that is not {row.label}"
-                    )
             if what is not None:
                 yield Finding("stand-in", what, row.stand_in_remedy, row.name)
 
@@ -318,26 +308,8 @@ class Installed:
                 )
 
     def _switches(self) -> Iterator[Finding]:
-        """Yield faults of the switches that the installed libraries read."""
+        """Yield switches that only some of the installed libraries read."""
         rows = [row for row in registry.LIBRARIES if row.name in self.packages]
-        for switch in dict.fromkeys(row.switch for row in rows if row.switch):
-            value = self.environment.get(switch, "0")
-            if _number(value) is None and not self._takes_any_text(switch):
-                readers = ", ".join(row.name for row in rows if row.switch == switch)
-                yield Finding(
-                    "per-thread-switches",
-                    f"{switch}={value!r} is not a number, so that {readers} cannot start",
-                    f"Unset {switch} before Python starts.",
-                )
-        for row in rows:
-            if self._is_on(row.ignored_switch) and not self._is_on(row.switch):
-                yield Finding(
-                    "per-thread-switches",
-                    f"{row.ignored_switch} is set and has no effect: {row.label} follows "
-                    f"{row.switch}",
-                    f"Unset {row.ignored_switch}.",
-                    row.name,
-                )
         moved = [row for row in rows if self._is_on(row.switch)]
         others = [row.name for row in rows if row not in moved]
         if moved and others:

@@ -90,7 +90,7 @@ class DoctorReport:
         return terminal.writable("\n".join(_lines(self)))
 
     def __repr__(self) -> str:
-        return f"<streamkit doctor report: {_counted(self)}>"
+        return f"<streamkit doctor report: {counted(len(self.findings), 'finding')}>"
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
@@ -139,11 +139,8 @@ def _lines(report: DoctorReport) -> Iterator[str]:
         yield f"{number}. {finding.code}: {finding.what}"
         yield f"   {finding.remedy}"
     yield ""
-    yield _counted(report) if report.findings else "OK: nothing wrong was found"
-
-
-def _counted(report: DoctorReport) -> str:
-    return counted(len(report.findings), "finding")
+    count = len(report.findings)
+    yield counted(count, "finding") if count else "OK: nothing wrong was found"
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -163,11 +160,7 @@ def _driver(report: DoctorReport) -> str:
     if driver is None and report.findings:
         return "No CUDA driver"
     if driver is None:
-        why = (
-            messages.NO_CUDA
-            if sys.platform == "darwin"
-            else "A machine with an NVIDIA GPU needs one."
-        )
+        why = messages.NO_CUDA if sys.platform == "darwin" else "An NVIDIA GPU needs one."
         return f"No CUDA driver, so programs run on host streams. {why}"
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit.diagnostics.pictures import terminal, timeline
@@ -167,6 +167,4 @@ def _list(kind: str, heading: str, items: Sequence[str]) -> str:
 
 
 def _read(name: str) -> str:
-    return (
-        resources.files("streamkit.diagnostics.pictures").joinpath(name).read_text(encoding="utf-8")
-    )
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -16,11 +16,8 @@ class Style(NamedTuple):
     @property
     def ink(self) -> str:
         """The colour of text on the colour: black or white, whichever has the greater contrast."""
-        linear = (
-            part**2.2  # near enough to sRGB
-            for part in (int(self.colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-        )
-        red, green, blue = linear
+        parts = (part / 255 for part in bytes.fromhex(self.colour[1:]))
+        red, green, blue = (part**2.2 for part in parts)  # near enough to sRGB
         luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
         return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#FFFFFF"
 

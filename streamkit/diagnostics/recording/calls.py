@@ -42,10 +42,11 @@ class DriverCall(NamedTuple):
 
 
 # The kind; the fields that are used, "@" for the stream, as far as they are needed; the calls:
-# their names and CUPTI's numbers, every second one where stream 0 is the per-thread one. CUDA keeps
-# numbers and fields for ever: a call that changes gets a new number. The first row is no call: the
-# recorder notes what the driver says of a stream, its id, context, device, flags, and whether it
-# captures, in the call that uses it first; what is not known is 0, or -1.
+# their names and CUPTI's numbers, every second one where stream 0, if the call takes it, is the
+# per-thread one. CUDA keeps numbers and fields for ever: a call that changes gets a new number. The
+# first row is no call: the recorder notes what the driver says of a stream, its id, context,
+# device, flags, and whether it captures, in the call that uses it first; what is not known is 0, or
+# -1.
 _TABLE = """
 stream met        | @QQiii4x   | - 0
 launch            | Q32x@QQ    | cuLaunchKernel 307 442
@@ -125,11 +126,9 @@ end of capture    | @          | cuStreamEndCapture 497 498
 stream made       | QI         | cuStreamCreate 124
 stream made       | QI         | cuStreamCreateWithPriority 367
 stream made       | Q8xI       | cuGreenCtxStreamCreate 758
-stream destroyed  | @          | cuStreamDestroy 127
-stream destroyed  | @          | cuStreamDestroy 326
+stream destroyed  | @          | cuStreamDestroy 127 326
 event made        | Q          | cuEventCreate 118
-event destroyed   | Q          | cuEventDestroy 122
-event destroyed   | Q          | cuEventDestroy 325
+event destroyed   | Q          | cuEventDestroy 122 325
 foreign event     | Q          | cuIpcOpenEventHandle 335
 foreign event     | Q          | cuEventCreateFromEGLSync 479
 shared event      | 8xQ        | cuIpcGetEventHandle 334
@@ -154,13 +153,10 @@ memory made       | QQ         | cuMemAlloc 243
 memory made       | Q          | cuMemAllocPitch 244
 memory made       | QQ         | cuMemAllocManaged 371
 memory made       | QQ         | cuMemAllocHost 294
-memory made       | QQ         | cuMemHostAlloc 39
-memory made       | QQ         | cuMemHostAlloc 271
-memory made       | Q          | cuIpcOpenMemHandle 329
-memory made       | Q          | cuIpcOpenMemHandle 567
+memory made       | QQ         | cuMemHostAlloc 39 271
+memory made       | Q          | cuIpcOpenMemHandle 329 567
 memory made       | Q          | cuMemPoolImportPointer 616
-memory mapped     | QQ         | cuMemHostRegister 301
-memory mapped     | QQ         | cuMemHostRegister 379
+memory mapped     | QQ         | cuMemHostRegister 301 379
 memory mapped     | QQ         | cuMemMap 551
 free and wait     | Q          | cuMemFree 245
 memory gone       | Q          | cuMemFreeHost 38
@@ -170,8 +166,7 @@ memory unmapped   | QQ         | cuMemUnmap 552
 code unloaded     |            | cuModuleUnload 22
 code unloaded     |            | cuLibraryUnload 680
 not followed      |            | cuCtxDestroy 322
-not followed      |            | cuDevicePrimaryCtxReset 389
-not followed      |            | cuDevicePrimaryCtxReset 545
+not followed      |            | cuDevicePrimaryCtxReset 389 545
 not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
 """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.diagnostics.recording.calls import FAILED, Fact, Kernel
+from streamkit.diagnostics.recording.calls import Fact, Kernel
 from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.memory import Lives
@@ -27,14 +28,11 @@ from streamkit.errors import StreamKitError
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from streamkit.diagnostics.recording.operations import Kind, When
     from streamkit.diagnostics.recording.steps import CudaStep
     from streamkit.protocols.watching import WatchedQueue
-
-    Met = tuple[int, "KnownQueue"]
-    """How many facts there were when a queue was met, and what it is."""
 
 _NONBLOCKING = 1  # the flag of a stream
 
@@ -62,13 +60,13 @@ class DriverRecording:
         self._notice, self._of_launches = notice, of_launches
         self._listener: Listener | None = None
         self._facts: list[Fact] = []
-        self._met: dict[int, list[Met]] = {}  # by handle
+        self._met: dict[int | None, KnownQueue] = {}  # by ids, which no other queue gets again
 
     def start(self) -> None:
         """Begin the recording. NoCallbacksError if CUPTI is missing, or serves another tool."""
         self._listener = subscription.open(self._notice, of_launches=self._of_launches)
         identity.watch(self._meet)
-        for queue in filter(identity.is_alive, identity.living()):
+        for queue in identity.living():
             self._meet(queue)
 
     def stop(self) -> None:
@@ -84,31 +82,22 @@ class DriverRecording:
 
     def _meet(self, queue: WatchedQueue) -> None:
         if not queue.is_default and queue.id is not None:  # the recorder meets the others
-            self._met.setdefault(queue.handle, []).append((self.count(), _known(queue)))
+            self._met[queue.id] = _known(queue)
 
     def steps(self) -> list[CudaStep]:
         """Return the calls as steps. This works once, because the calls are given up."""
         facts, self._facts = self._facts, []
-        return steps(facts, _failed(facts))
+        return steps(facts)
 
-    def queues(self, program: Iterable[CudaStep]) -> DriverQueues:
+    def queues(self, program: Sequence[CudaStep]) -> DriverQueues:
         """Return the queues of the steps; the driver is asked nothing about them."""
         with contextlib.suppress(StreamKitError):
             for device in filter(driver.primary_is_active, range(driver.device_count())):
                 driver.primary_context(device)  # from now on ``driver.device_of`` has it
+        for queue in identity.living():
+            if queue.id not in self._met:  # it captured when it was met
+                self._meet(queue)
         return DriverQueues(self._met, program)
-
-
-def _failed(facts: Iterable[Fact]) -> set[int]:
-    """Return the places of calls that failed, and of the facts that say so."""
-    found: set[int] = set()
-    latest: dict[tuple[int, int], int] = {}  # by calls and threads
-    for place, (call, thread, *_, more, _since) in enumerate(facts):
-        if more is FAILED:
-            found |= {place, latest.pop((call, thread), place)}
-        else:
-            latest[call, thread] = place
-    return found
 
 
 class DriverQueues:
@@ -117,21 +106,12 @@ class DriverQueues:
     The driver is not asked afterwards: the collector or another thread can have ended a stream.
     """
 
-    def __init__(self, met: Mapping[int, list[Met]], program: Iterable[CudaStep]) -> None:
-        self._known: dict[CudaQueue, KnownQueue] = {}
-        self._ends: dict[int, list[int]] = {}
-        self._said: dict[CudaQueue, tuple[int, ...]] = {}
+    def __init__(self, met: dict[int | None, KnownQueue], program: Sequence[CudaStep]) -> None:
+        self._met = met
+        self._found: dict[CudaQueue, KnownQueue] = {}
+        self._ends = Counter(one.fields[0] for one in program if one.kind == "stream destroyed")
+        self._said = {one.queue: one.fields for one in program if one.kind == "stream met"}
         """The driver's latest answers: handle, id, context, device, flags."""
-        for step in program:
-            if step.kind == "stream destroyed" and step.queue is not None:
-                self._ends.setdefault(step.fields[0], []).append(int(step.number))
-            elif step.kind == "stream met" and step.queue is not None:
-                self._said[step.queue] = step.fields
-        for handle, each in met.items():
-            for since, known in each:
-                ended = sum(end < since for end in self._ends.get(handle, ()))
-                self._known[CudaQueue(handle, ended)] = known
-        self._by_id = {one.id: one for one in identity.living() if one.id is not None}
 
     def named(self, queue: CudaQueue) -> AuditedQueue:
         """Return a queue as a report names it."""
@@ -139,18 +119,21 @@ class DriverQueues:
 
     def of_record(self, queue: WatchedQueue) -> AuditedQueue:
         """Return a living queue as a report names it; a per-thread queue is this thread's."""
-        ended, thread = len(self._ends.get(queue.handle, ())), _thread.get_native_id()
+        if not queue.is_default and queue.id in self._met:
+            return self._met[queue.id].name
+        ended, thread = self._ends[queue.handle], _thread.get_native_id()
         return self.named(queue_with(queue.handle, queue.context, thread, ended))
 
     def with_id(self, number: int) -> AuditedQueue | None:
-        """Return the queue with this public id, if StreamKit met it."""
-        return next((one.name for one in self._known.values() if one.name.id == number), None)
+        """Return the queue with this public id, if it is known."""
+        known = (*self._met.values(), *self._found.values())
+        return next((one.name for one in known if one.name.id == number), None)
 
     def of(self, queue: CudaQueue) -> KnownQueue:
         """Return a queue with all that is known of it."""
-        found = self._known.get(queue)
+        found = self._found.get(queue)
         if found is None:
-            found = self._known[queue] = self._find(queue)
+            found = self._found[queue] = self._find(queue)
         return found
 
     def _find(self, queue: CudaQueue) -> KnownQueue:
@@ -160,14 +143,15 @@ class DriverQueues:
         index = driver.device_of.get(context, index)
         device = "cuda:?" if index < 0 else f"cuda:{index}"
         if handle <= PER_THREAD:
-            name = _default_queue(handle, device, number or None, (queue.number, queue.thread))
+            is_legacy, key = handle == LEGACY, (queue.number, queue.thread)
+            text = "legacy default stream" if is_legacy else "per-thread default stream"
+            name = AuditedQueue(device, text, number or None, is_legacy, key)
             return KnownQueue(name, is_blocking=True, context=context)
-        record = self._by_id.get(number)
-        if record is not None:
-            return _known(record)
+        if number in self._met:
+            return self._met[number]
         is_blocking = None if flags < 0 else not flags & _NONBLOCKING
         text = f"stream id={number}" if number else f"stream {handle:#x}"
-        if queue.number < len(self._ends.get(handle, ())):
+        if queue.number < self._ends[handle]:
             text += ", which has ended"
         key = (0, 0) if number else (handle, queue.number)
         name = AuditedQueue(device, text, number or None, key=key)
@@ -252,15 +236,6 @@ def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation
 
 
 # -- the names of queues in reports ---------------------------------------------------------------
-
-
-def _default_queue(
-    handle: int, device: str, number: int | None, key: tuple[int, int]
-) -> AuditedQueue:
-    """Return a default stream as a report names it; the key begins with its context."""
-    is_legacy = handle == LEGACY
-    name = "legacy default stream" if is_legacy else "per-thread default stream"
-    return AuditedQueue(device, name, number, is_legacy, key)
 
 
 def _known(queue: WatchedQueue) -> KnownQueue:

@@ -7,9 +7,11 @@ its frames, and it changes none while it is in a call of C.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import sys
 import sysconfig
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from streamkit.diagnostics.recording.places import Place, place_of
@@ -66,10 +68,7 @@ def _seen(recorder: Any) -> bool:
     return [place_at(one or 0) for one in found[:count]] == wanted
 
 
-def shown(frame: FrameType | None) -> list[Place | None]:
+def shown(frame: FrameType) -> list[Place | None]:
     """Return the lines of a frame and of those around it, as Python shows them."""
-    lines: list[Place | None] = []
-    while frame is not None and len(lines) < _MOST:
-        lines.append(place_of(frame))
-        frame = frame.f_back
-    return lines
+    around = itertools.islice(traceback.walk_stack(frame), _MOST)
+    return [place_of(one) for one, _ in around]

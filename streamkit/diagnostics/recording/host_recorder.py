@@ -36,9 +36,7 @@ class HostRecorder:
         self._lock = new_lock()
         self._steps: list[WatchedStep] = []
         self._calls = calls
-        self._calls_before: list[
-            tuple[int, int]
-        ] = []  # by orders of steps, where the count changed
+        self._calls_before: list[When] = []  # by orders of steps, where the count changed
         self._listener = self.take  # one object, so that ``stop`` finds it
 
     def start(self) -> None:

@@ -140,14 +140,8 @@ class Operations:
         queues = {queue for one in found for queue in (one.queue, one.after)} - {None}
         names = distinct_names(cast("set[AuditedQueue]", queues))
         if names:
-            found = [
-                replace(
-                    one,
-                    queue=names.get(one.queue, one.queue),
-                    after=names.get(one.after, one.after),
-                )
-                for one in found
-            ]
+            new = {one: names.get(one, one) for one in (*queues, None)}
+            found = [replace(one, queue=new[one.queue], after=new[one.after]) for one in found]
         self._operations = tuple(found)
         self.unfinished = unfinished
 

@@ -6,13 +6,11 @@ import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from streamkit._cuda.memory_pools import Allocation
-from streamkit.diagnostics.recording.calls import CALLS, CallKind, DriverCall, Fact
+from streamkit.diagnostics.recording.calls import CALLS, FAILED, CallKind, DriverCall, Fact
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
-
+    from collections.abc import Sequence
 
 StepKind = CallKind | Literal["point", "done"]
 
@@ -67,16 +65,25 @@ class CudaStep(NamedTuple):
     """Of kind ``"point"`` or ``"done"``: the number of the call that waited for the point."""
 
 
-def steps(facts: Iterable[Fact], failed: AbstractSet[int] = frozenset()) -> list[CudaStep]:
-    """Return the steps of a program without captured work, because that does not run.
-
-    ``failed`` are the places of the facts that are left out.
-    """
-    reader = _Steps()
+def steps(facts: Sequence[Fact]) -> list[CudaStep]:
+    """Return the steps of a program, without failed calls and captured work: these do not run."""
+    reader, failed = _Steps(), _failed(facts)
     for number, fact in enumerate(facts):
         if number not in failed:
             reader.read(number, fact)
     return sorted(reader.steps, key=lambda step: step.number)
+
+
+def _failed(facts: Sequence[Fact]) -> set[int]:
+    """Return the places of calls that failed, and of the facts that say so."""
+    found: set[int] = set()
+    latest: dict[tuple[int, int], int] = {}  # by calls and threads
+    for place, (call, thread, *_, more, _since) in enumerate(facts):
+        if more is FAILED:
+            found |= {place, latest.pop((call, thread), place)}
+        else:
+            latest[call, thread] = place
+    return found
 
 
 class _Steps:

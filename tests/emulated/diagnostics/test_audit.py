@@ -336,6 +336,14 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
     assert told(report.work) == [("kernel", "cupy_add", "other")]
 
 
+@pytest.fixture
+def recycled():
+    emulator.recycle(True)
+    yield
+    emulator.recycle(False)
+
+
+@pytest.mark.usefixtures("recycled")
 def test_streams_that_end_inside_are_told_apart(cupti):
     with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins

@@ -52,7 +52,7 @@ def test_each_library_stands_where_the_driver_says(libraries):
 def test_libraries_left_redirected_and_apart(libraries):
     torch, cupy, _ = libraries
     torch.cuda.set_stream(torch.cuda.Stream())
-    assert codes() == [("left-redirected", "torch"), ("blocking-mixture", None)]
+    assert codes() == [("left-redirected", "torch")]
     stream = cupy.cuda.Stream()
     stream.use()
     assert ("left-redirected", "cupy") in codes()

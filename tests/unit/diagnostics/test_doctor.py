@@ -107,7 +107,6 @@ def test_control_nothing_is_wrong_with_a_sound_installation(
 
 CUPY_SWITCH = "CUPY_CUDA_PER_THREAD_DEFAULT_STREAM"
 CUDA_SWITCH = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
-NUMBA_SWITCH = "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM"
 SWITCHES = ("per-thread-switches", None)
 PLANTED = {
     "both CuPy wheels": (
@@ -134,7 +133,7 @@ PLANTED = {
     "CuPy's switch": ({}, {CUPY_SWITCH: "1"}, [SWITCHES]),
     "CUDA Python's switch": ({}, {CUDA_SWITCH: "1"}, [SWITCHES]),
     "all switches, beside torch": ({}, {CUDA_SWITCH: "1", CUPY_SWITCH: "1"}, [SWITCHES]),
-    "switches that are off": ({}, {CUDA_SWITCH: "0", CUPY_SWITCH: "0", NUMBA_SWITCH: "0"}, []),
+    "switches that are off": ({}, {CUDA_SWITCH: "0", CUPY_SWITCH: "0"}, []),
     "an old CUDA Python, which takes 0 for yes": (
         {"cuda_bindings": "13.2.0"},
         {CUDA_SWITCH: "0"},
@@ -146,8 +145,7 @@ PLANTED = {
         [SWITCHES],
     ),
     "an old CUDA Python, and no word": ({"cuda_bindings": "13.2.0"}, {CUDA_SWITCH: ""}, []),
-    "a switch without effect": ({}, {NUMBA_SWITCH: "1"}, [("per-thread-switches", "numba")]),
-    "a switch that is no number": ({}, {CUPY_SWITCH: "yes"}, [SWITCHES]),
+    "a switch that is no number": ({}, {CUPY_SWITCH: "yes"}, []),  # CuPy says it
     "blocking launches": ({}, {"CUDA_LAUNCH_BLOCKING": "1"}, [("launch-blocking", None)]),
     "launches that do not block": ({}, {"CUDA_LAUNCH_BLOCKING": "0"}, []),
 }

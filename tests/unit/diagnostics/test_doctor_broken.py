@@ -6,7 +6,6 @@ Those that need a driver which answers are in ``tests/emulated/diagnostics/test_
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 
 import streamkit as sk
 from streamkit._cuda import loader  # the system's libraries are made up here
-from streamkit._support import living_processes  # another user is made up here
 from streamkit.diagnostics.doctor import (  # a machine is made up here
     doctor,
     toolkit,  # the system's libraries are made up here
@@ -119,49 +117,6 @@ def test_a_real_library_without_a_drivers_functions_is_named_by_the_command(tmp_
     subprocess.run(["gcc", "-shared", "-o", library, tmp_path / "stub.c"], check=True)  # noqa: S607 - as found
     found = doctor_of(tmp_path, LD_LIBRARY_PATH=str(tmp_path))
     assert str(library) in found["driver-fails"]["what"]
-
-
-@pytest.mark.parametrize("name", ["warp", "torch"])
-def test_a_file_of_the_users_that_shadows_a_library(tmp_path, name):
-    """As the script ``streamkit`` does, the command does not itself look in the folder."""
-    assert "stand-in" not in doctor_of(tmp_path)
-    (tmp_path / f"{name}.py").write_text("")
-    found = doctor_of(tmp_path)["stand-in"]
-    assert (found["library"], str(tmp_path / f"{name}.py") in found["what"]) == (name, True)
-    assert "Rename it" in found["remedy"]
-
-
-# -- the folder of what processes share -----------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The folder that another user shares through, in a place that both have named."""
-    pytest.importorskip("fcntl", reason="this system shares nothing")
-    monkeypatch.setenv(living_processes.SETTING, str(tmp_path))
-    made = living_processes.folder()
-    assert list(doctor.look_at_folder()) == []
-    return made
-
-
-def test_another_users_sharing_folder(folder, monkeypatch):
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    own = folder.with_name(f"{folder.name}2")
-    monkeypatch.setattr(living_processes, "folder", lambda: own)
-    (found,) = doctor.look_at_folder()
-    assert found.code == "runtime-folder"
-    assert f"{folder} belongs to another user" in found.what
-    assert "Start both as the same user" in found.remedy
-    monkeypatch.delenv(living_processes.SETTING)  # then it is a matter of that user's alone
-    assert list(doctor.look_at_folder()) == []
-
-
-def test_a_sharing_folder_that_is_open_to_others(folder):
-    folder.chmod(0o755)
-    (found,) = doctor.look_at_folder()
-    assert f"{folder}, " in found.what
-    assert f"chmod 700 {folder}" in found.remedy
 
 
 # -- parts of the toolkit -------------------------------------------------------------------------

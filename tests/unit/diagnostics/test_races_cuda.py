@@ -336,7 +336,7 @@ def test_the_end_of_other_memory_perhaps_orders_all(call):
 def launches(*calls):
     """What calls do that are given from one line, as in a loop."""
     line = Place("program.py", 5)
-    program = steps.steps(fact_of(*call)._replace(place=line) for call in calls)
+    program = steps.steps([fact_of(*call)._replace(place=line) for call in calls])
     reader = WorkReader(Lives(program, lambda start: memory(start) if start >= 1 << 20 else None))
     return [found for step in program if (found := reader.read(step)) is not None]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import pytest
-import streamkit as sk
 import sys
 import threading
 import weakref
+
+import pytest
+
+import streamkit as sk
 from streamkit.testing import adversarial, for_seeds
 from support.queues import LONG, eventually, pending, together, within
 
