@@ -9,43 +9,8 @@ device and handle until the capture ends.
 What was learned of a library's queue, and made for it, stays a while longer: in a record without an
 owner, which serves again once the driver has confirmed that the handle still has this id.
 
-These places remember a queue or an object on it:
-
-==============================  ==============================  ==================================
-Place                           What it maps                    How long
-==============================  ==============================  ==================================
-``Queue.record``                an adapter's own ``Queue``, or  as long as the adapter keeps that
-                                a record itself, to the record  ``Queue``; permanent queues only
-``_known``                      driver's id to a living record  while anything holds the record
-``_learned``                    driver's id to a record         the last 256; then while held
-                                without an owner
-``_legacy``                     primary context to the record   the process
-                                of its legacy stream
-``native._streamkit_learned``   a library's stream to the       as long as the library's stream
-                                record without an owner
-``native._streamkit_queue``     an object made by ``borrow``    as long as that object, which
-                                to the record it was made from  holds the record
-``QueueRecord.views``           library to its object           weakly, except objects that are
-                                                                values or made for permanent queues
-``QueueRecord.older_record``    a record of another owner to    as long as the younger record
-                                the one that came before it
-``QueueRecord.latest``          a permanent queue to the last   until another ``wrap`` replaces it
-                                stream of StreamKit's on it
-``registry.stream_types``       the type of a library's         a library's own type: the process;
-                                stream to its adapter           weakly, if the program made it
-what the driver made for it     ``driver_stream``, ``core``     as long as the record; ``core`` and
-                                and ``wait_events`` of a record the events are shared with them all.
-                                                                ``core`` of a record without an
-                                                                owner goes with ``seen_with``
-==============================  ==============================  ==================================
-
-Which one wins: for a call during which the object lives (``queue_of``) the object's own attribute,
-``_streamkit_learned`` before ``_streamkit_queue``; then ``Queue.record``; then ``_legacy`` for a
-default stream; then ``_learned``; then ``identify``. For a lasting use (``identify``) ownership
-matters, so ``_streamkit_learned``, which has no owner, does not serve: the record comes from
-``_streamkit_queue``, which adapters return from ``extract``, then from ``Queue.record``,
-``_legacy``, ``_known`` and ``_learned``, and else is made. ``_known`` and ``_learned`` are looked
-into only with the id that the driver gives the handle now.
+The places that remember a queue, and which of them wins, are listed in
+``docs/maintain/architecture.md``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from importlib.metadata import EntryPoint
 
-    from streamkit.protocols import LibraryWork
 
 FoundT = TypeVar("FoundT")
 CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
@@ -299,23 +298,16 @@ def _read_event(adapter: Adapter, obj: Any) -> EventLibrary | None:
     )
 
 
-class WorkLibrary(NamedTuple):
-    """The function for a library's work that StreamKit calls, looked up once for each type."""
-
-    name: str
-    work_of: Callable[[Any], LibraryWork]
-
-
-def _read_work(adapter: Adapter, obj: Any) -> WorkLibrary | None:
+def _read_work(adapter: Any, obj: object) -> Any:
     work_of = offered(adapter, CurrentStream.work_of)
     if work_of is None:
         return None
     work_of(obj)  # raises TypeError if the object is no work of the library
-    return WorkLibrary(adapter.name, work_of)
+    return adapter
 
 
 _EVENTS = Capability(_read_event)
-_WORK = Capability(_read_work)
+_WORK: Capability[Any] = Capability(_read_work)
 _event_types = _EVENTS.types  # so that a wait for an event looks into the table at once
 
 
@@ -325,8 +317,8 @@ def event_library(obj: object) -> EventLibrary | None:
     return find(obj, _EVENTS) if library is None else library
 
 
-def work_library(obj: object) -> WorkLibrary | None:
-    """Return the functions that wait for work of a library; None for an object that is no work."""
+def work_library(obj: object) -> Any:
+    """Return the adapter whose ``work_of`` reads the object; None for an object that is no work."""
     return find(obj, _WORK)
 
 

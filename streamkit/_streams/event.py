@@ -20,6 +20,7 @@ from streamkit._streams.host_stream import HostStream
 from streamkit._support import classes, messages
 from streamkit.backends import names
 from streamkit.protocols import Event, Events
+from streamkit.protocols.adapters import offered
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
@@ -121,13 +122,10 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         if timeout is not None:
             timeout = messages.in_seconds(timeout, self)
         with trace.note(self._queue_id, "synchronisation", "event sync"):
-            waits.block(self._is_reached, self._mark, self, timeout, spin=spin)
+            waits.block(lambda: self.done, self._mark, self, timeout, spin=spin)
 
     def __await__(self) -> Generator[Any, Any, None]:
-        return waits.awaited(self._is_reached, self._mark)
-
-    def _is_reached(self) -> bool:
-        return self.done
+        return waits.awaited(lambda: self.done, self._mark)
 
     def _mark(self) -> Point:
         return Point(self.handle, self._held(), None)  # ``close`` does not end the wait
@@ -171,12 +169,13 @@ class CudaEvent(Event, metaclass=classes.Concrete):
         adapter = registry.adapter(library)
         if self._library is not None and adapter is self._library.adapter:
             return self._native
-        if not isinstance(adapter, Events):
+        borrow_event = offered(adapter, Events.borrow_event)
+        if borrow_event is None:
             raise messages.library_cannot_take(
-                adapter.name, "an event", "use s.wait(event) instead"
+                adapter.name, "an event made elsewhere", "let the stream wait: s.wait(event)"
             )
         # the library's object holds the owner of the event, as this object can be closed before
-        return adapter.borrow_event(handle, self._device, self._held())
+        return borrow_event(handle, self._device, self._held())
 
     def export(self) -> EventToken:
         """Return the token for ``streamkit.processes.open_event`` in another process.

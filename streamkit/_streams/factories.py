@@ -41,9 +41,7 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = identity.younger_record(queue, owner)
     stream = CudaStream(None, None)
-    stream._set_queue(queue)  # noqa: SLF001 - no method for users
-    if handle != queue.handle:
-        stream._spelled = int(handle)  # noqa: SLF001 - seldom, so no parameter of every stream
+    stream._set_queue(queue, int(handle))  # noqa: SLF001 - no method for users
     return stream
 
 

@@ -56,16 +56,14 @@ class follow:  # noqa: N801 - used as a function
 
     def __init__(self, library: str, *, libraries: Iterable[str] | None = None) -> None:
         self._is_unused = False  # if an argument is refused
-        if isinstance(library, Stream):
-            raise TypeError(
-                f"streamkit.follow takes the name of the library that is followed, not "
-                f"{describe(library)}. To work on a stream, write 'with streamkit.use(stream):'."
-            )
-        if callable(library):
+        if isinstance(library, Stream) or callable(library):
             example = next(row.name for row in registry.LIBRARIES if row.has_current)
+            instead = f"Write '@streamkit.follow({example!r})' above the function."
+            if isinstance(library, Stream):
+                instead = "To work on a stream, write 'with streamkit.use(stream):'."
             raise TypeError(
-                f"streamkit.follow takes the name of the library that is followed, not "
-                f"{describe(library)}. Write '@streamkit.follow({example!r})' above the function."
+                "streamkit.follow takes the name of the library that is followed, not "
+                f"{describe(library)}. {instead}"
             )
         self._library = registry.with_current_named(library)
         others = named(libraries)

@@ -61,15 +61,12 @@ def handoff(array: ArrayT, stream: StreamLike, *, after: StreamLike | None = Non
     if before.handle == queue.handle and identity.same(before, queue):
         return array
     keepalive.drain()
-    if before.thread is not None:
-        ordering.check_thread(before, source)
-    # the legacy stream cannot be captured
-    if before.handle != LEGACY and ordering.capture_of(before) is not None:
-        raise messages.kept_in_capture(source)
-    if queue.thread is not None:
-        ordering.check_thread(queue, target)
-    if queue.handle != LEGACY and ordering.capture_of(queue) is not None:
-        raise messages.kept_in_capture(target)
+    for side, what in ((before, source), (queue, target)):
+        if side.thread is not None:
+            ordering.check_thread(side, what)
+        # the legacy stream cannot be captured
+        if side.handle != LEGACY and ordering.capture_of(side) is not None:
+            raise messages.kept_in_capture(what)
     lent: ArrayT = lend(array, cast("ArrayLibrary", library), target, queue)
     ordering.wait_queue(queue, before)
     return lent

@@ -105,14 +105,15 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             return None
         found, adapter = self._found
         queue = identity.identify(found, adapter, self._native)
-        self._set_queue(queue)
+        self._set_queue(queue, found.handle)
         self._views = {adapter.name: self._native}  # no owner, so the object hides none
         if queue.id is not None:
             wrapped.put(id(self._native), self)
         return queue
 
-    def _set_queue(self, queue: QueueRecord) -> None:
-        """Note the queue; where the owner can close it, each use of the stream asks that first."""
+    def _set_queue(self, queue: QueueRecord, spelled: int) -> None:
+        """Note the queue and the handle as given; a use asks first whether the owner closed it."""
+        self._spelled = None if spelled == queue.handle else spelled
         self._closable = None if queue.owner is None else identity.closable(queue)
         self._queue = queue if self._closable is None else None
 
@@ -261,15 +262,12 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
 
     def _is_done(self, operation: str) -> bool:
         queue = self._live()
-        done = ordering.on(queue, self._look_if_done, queue.handle, operation)
+        if ordering.capture_of(queue) is not None:
+            raise messages.illegal_in_capture(operation, self, "end the capture first.")
+        done = ordering.on(queue, driver.stream_done, queue.handle)
         if done:
             keepalive.drain()
         return done
-
-    def _look_if_done(self, handle: int, operation: str) -> bool:
-        if driver.capture_id(handle) is not None:
-            raise messages.illegal_in_capture(operation, self, "end the capture first.")
-        return driver.stream_done(handle)
 
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         if timeout is not None:
@@ -403,10 +401,9 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
             stream = CudaStream(mine, None)
         if captures:
             ordering.wait_queue(mine, queue)  # which takes another one into the capture
-        key = object()
         with contextlib.ExitStack() as scope:
-            stream.__enter__(key, frozenset((library.name,)))
-            scope.push(functools.partial(open_scopes.leave, key))
+            stream.__enter__(scope, frozenset((library.name,)))
+            scope.push(functools.partial(open_scopes.leave, scope))
             found = library.work_of(work).wait()
         ordering.wait_queue(queue, mine)  # nothing if it is this one
         if captures:
@@ -591,11 +588,8 @@ def _wrap_found(
         found.device = devices.ordinal_of(device)
     queue = identity.identify(found, adapter, obj)
     stream = CudaStream(None, obj)
-    stream._set_queue(queue)  # noqa: SLF001 - no method for users
-    if found.handle != queue.handle:
-        stream._spelled = found.handle  # noqa: SLF001 - seldom, so no parameter of every stream
-    if device is not None:
-        _check_device(stream, device)
+    stream._set_queue(queue, found.handle)  # noqa: SLF001 - no method for users
+    _check_device(stream, device)
     is_fixed = (
         queue.id is not None
         and queue.thread is None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAME, _PLAIN = b"dltensor_versioned", b"dltensor"  # names of capsules; one with a version
-_CUDA, _CUDA_MANAGED = 2, 13  # the device types
+ON_CUDA = CUDA, _ = 2, 13  # the device types of CUDA's memory, the second of managed memory
 
 
 class _ManagedTensor(ctypes.Structure):
@@ -169,7 +169,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 class DescribedMemory:
     """Memory of which a library makes an array that holds the owner."""
 
-    def __init__(self, layout: Layout, device: int, owner: object, kind: int = _CUDA) -> None:
+    def __init__(self, layout: Layout, device: int, owner: object, kind: int = CUDA) -> None:
         """``kind`` is DLPack's type of the device."""
         self._layout, self._place, self._owner = layout, (kind, device), owner
 
@@ -215,8 +215,6 @@ class DescribedMemory:
 # table of C functions, which tell the library's current stream, and make an array of the library
 # from memory that somebody else holds.
 _Pointer = ctypes.POINTER(c_void_p)
-_MAJOR = 1
-"""The major version of DLPack whose table is read here."""
 
 
 class _Api(ctypes.Structure):
@@ -243,13 +241,13 @@ class Exchange:
     def array_device(self, array: Any) -> int:
         """Return the CUDA ordinal of the array's device; TypeError if it is on none."""
         place, ordinal = array.__dlpack_device__()
-        if place not in (_CUDA, _CUDA_MANAGED):
+        if place not in ON_CUDA:
             raise messages.not_an_array(array)
         return int(ordinal)
 
     def current(self, device: int) -> int:
         handle = c_void_p()
-        self._check(self._api.current_work_stream(_CUDA, device, ctypes.byref(handle)))
+        self._check(self._api.current_work_stream(CUDA, device, ctypes.byref(handle)))
         return handle.value or 0
 
     def lend(self, array: Any, owner: object) -> Any:
@@ -303,7 +301,7 @@ def exchange_of(kind: type) -> Exchange | None:
         return None
     while address:  # from the newest table that the library has to its older ones
         api = _Api.from_address(address)
-        if api.major == _MAJOR:
+        if api.major == 1:  # the major version of DLPack whose table is read here
             whole = api.from_object and api.to_object and api.current_work_stream
             return Exchange(kind, api) if whole else None
         address = api.prev_api

@@ -317,7 +317,7 @@ def bind_by_steps(
 
 @runtime_checkable
 class Events(Protocol, metaclass=Group):
-    """The library's events can be read and built: the first two, the others are optional."""
+    """The library's events can be read: the first function, the others are optional."""
 
     @abstractmethod
     def event_handle(self, event: Any) -> int:
@@ -330,14 +330,10 @@ class Events(Protocol, metaclass=Group):
             UnsupportedStreamError: It is none; any TypeError will do.
         """
 
-    @abstractmethod
     def borrow_event(self, handle: int, device: int, owner: object) -> Any:
         """Return the library's event object on a ``handle``, a ``cudaEvent_t``.
 
         The event object has to keep ``owner`` alive.
-
-        Raises:
-            UnsupportedStreamError: The library cannot wrap an event.
         """
 
     def event_device(self, event: Any) -> int | None:

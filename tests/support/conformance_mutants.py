@@ -120,7 +120,6 @@ def own_device():
 # what is wrong -> (old code, new code, the checks that must find it)
 MUTANTS = {
     "another name": ('name = "toylib"', 'name = "toy"', ["contract"]),
-    "half a capability": ("def borrow_event(", "def build_event(", ["contract"]),
     "half of what goes together": (
         "kept = []", "kept = []\ndef copy_array(to, source, stream):\n    pass", ["contract"]),
     "a misspelled function": (

@@ -56,9 +56,3 @@ def event_handle(event: Any) -> int:
 def event_device(event: Any) -> int | None:
     event_handle(event)  # a closed event has no device, which each version tells in its own way
     return int(event.device.device_id)
-
-
-def borrow_event(handle: int, device: int, owner: object) -> Any:
-    raise messages.library_cannot_take(
-        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
-    )

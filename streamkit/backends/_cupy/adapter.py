@@ -142,16 +142,12 @@ def bind(stream: Any) -> Binding:
 _kept: dict[int, Any] = {}
 
 
-class _Weak:
-    pass
-
-
 def holders(stream: Any) -> int:
     """Return a number that grows with each holder of the stream's one plain weak reference."""
     return getrefcount(ref(stream))
 
 
-_example = _Weak()
+_example: set[Any] = set()  # any object that takes weak references
 _NONE = holders(_example)
 _reference = ref(_example)
 NOTED = holders(_example)

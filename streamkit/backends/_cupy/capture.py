@@ -60,23 +60,19 @@ class _GraphMemory:
     """The memory of one graph after another: freed blocks stay allocated until the graph ends."""
 
     def __init__(self) -> None:
-        self._is_used = False
+        self.is_used = False
         self._freed: list[tuple[int, int]] = []
-
-    def begin(self) -> None:
-        """Keep blocks that are freed from now on, because the graph has their addresses."""
-        self._is_used = True
 
     def free(self, device: int, pointer: int) -> None:
         """Give a block back, at the end of the graph if a graph has the memory."""
-        if self._is_used:
+        if self.is_used:
             self._freed.append((device, pointer))
         else:
             memory_pools.free(device, pointer)
 
     def end(self) -> None:
         """Give the freed blocks back; nothing uses the graph's memory any more."""
-        self._is_used = False
+        self.is_used = False
         while self._freed:
             memory_pools.free(*self._freed.pop())
 
@@ -95,7 +91,7 @@ class _GraphPool:
             free = functools.partial(_free, self._memory)
             malloc = cupy.cuda.PythonFunctionAllocator(_malloc, free).malloc
             self.pool = cupy.cuda.MemoryPool(malloc)
-        self._memory.begin()
+        self._memory.is_used = True  # from now on: the graph has the addresses of its blocks
         self.plans: list[Any] = []  # of cuFFT, with tables that the graph reads
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

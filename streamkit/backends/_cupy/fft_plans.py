@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _OwnPlan:
-    """A plan of CuPy's whose work area is the graph's from its first use on."""
+    """A plan of CuPy's whose work area, if it has one, is the graph's from its first use on."""
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
@@ -31,7 +31,7 @@ class _OwnPlan:
         return self._area is not None
 
     def fft(self, *arguments: Any) -> None:
-        if self._area is None:
+        if self._area is None and _has_work_area(self.plan):
             self._area = cupy.cuda.alloc(self.plan.work_area.mem.size)
             _set_work_area(self.plan, self._area)
         self.plan.fft(*arguments)
@@ -60,15 +60,13 @@ def of_the_graph() -> Generator[list[Any]]:
     cache = cupy.fft.config.get_plan_cache()
     limits = cache.get_size(), cache.get_memsize()
     own: list[_OwnPlan] = []
-    others: list[Any] = []
     used: list[Any] = []
     try:
         cache.set_size(-1)  # no plan is dropped inside, where its end would break the capture
         cache.set_memsize(-1)
         for key, node in reversed(list(cache)):  # all: the order of their last uses stays
-            plan = _OwnPlan(node.plan) if _has_work_area(node.plan) else node.plan
-            (own if isinstance(plan, _OwnPlan) else others).append(plan)
-            cache[key] = plan
+            cache[key] = plan = _OwnPlan(node.plan)
+            own.append(plan)
         yield used
     finally:
         for plan in own:
@@ -77,8 +75,6 @@ def of_the_graph() -> Generator[list[Any]]:
         for key, node in reversed(list(cache)):
             if node.plan in own:
                 cache[key] = node.plan.plan
-            elif node.plan in others:
-                cache[key] = node.plan
             else:
                 used.append(node.plan)
                 del cache[key]

@@ -321,12 +321,6 @@ def record_event(event: Any, stream: Any) -> None:
     event.record(stream)
 
 
-def borrow_event(handle: int, device: int, owner: object) -> Any:
-    raise messages.library_cannot_take(
-        name, "an event made elsewhere", "let the stream wait instead: s.wait(event)"
-    )
-
-
 # -- collective operations --------------------------------------------------------------------
 
 _LOOK = 0.0005  # seconds between two looks at whether a GPU has done its part
@@ -394,20 +388,15 @@ def _copied(work: Any, future: Any) -> Any:
         with contextlib.suppress(RuntimeError):  # of failed work, whose waits raise the error
             _finish_copies(work, future)
 
-    return _work_of_future()(future.then(finish))  # in gloo's thread, which has begun the copies
+    copied = _class_of_copied()()
+    copied.future = future.then(finish)  # in gloo's thread, which has begun the copies
+    return copied
 
 
 @functools.cache
-def _work_of_future() -> Any:
-    class Work(torch.distributed.Work):  # type: ignore[misc]  # made in C++
-        def __init__(self, future: Any) -> None:
-            super().__init__()
-            self._future = future
-
-        def get_future(self) -> Any:  # the one question of ``block_current_stream``
-            return self._future
-
-    return Work
+def _class_of_copied() -> Any:
+    # ``get_future`` is the one question of ``block_current_stream``
+    return type("Copied", (torch.distributed.Work,), {"get_future": lambda self: self.future})
 
 
 def _finish_copies(work: Any, future: Any) -> None:
@@ -524,8 +513,7 @@ def record_stream(array: Any, stream: Any) -> bool:
 
 def _own_storage(array: Any) -> Any:
     """Return the storage, None if its memory is not from torch's allocator of a GPU."""
-    if array.layout is not torch.strided or array.is_nested:
-        raise _not_strided(array)
+    _refuse_parts(array)
     storage = array.untyped_storage()
     # torch itself asks so; without an answer the array is lent, which suits any memory
     is_own = getattr(torch._C, "_has_Standard_Deleter", None)  # noqa: SLF001
@@ -551,9 +539,10 @@ def _is_held(storage: Any) -> bool:
     return bool(_holders(storage._cdata) > 1)  # noqa: SLF001 - as torch calls it
 
 
-def _not_strided(array: Any) -> TypeError:
-    what = "nested" if array.is_nested else array.layout
-    return messages.cannot_lend(array, f"it is {what}, of several tensors")
+def _refuse_parts(array: Any) -> None:
+    if array.layout is not torch.strided or array.is_nested:
+        what = "nested" if array.is_nested else array.layout
+        raise messages.cannot_lend(array, f"it is {what}, of several tensors")
 
 
 def lend(array: Any, owner: object) -> Any:
@@ -579,8 +568,7 @@ def adopt(memory: Any) -> Any:
 
 
 def array_layout(array: Any) -> ArrayLayout:
-    if array.layout is not torch.strided or array.is_nested:
-        raise _not_strided(array)
+    _refuse_parts(array)
     size = array.element_size()
     strides = tuple(size * stride for stride in array.stride())
     how = array.dtype, array.is_conj(), array.is_neg()

@@ -37,8 +37,7 @@ class _Watch:
     The finder stays in the list: to leave while Python walks through would hide the next one.
     """
 
-    def __init__(self) -> None:
-        self._waits = True
+    _waits = True
 
     def find_spec(self, *_: object) -> None:
         if self._waits and _tell():

@@ -68,11 +68,6 @@ _entered = 0  # modes of all threads
 _flags: dict[str, bool] = {}  # torch's own flags, before the first mode
 
 
-def _flags_of_torch() -> dict[str, bool]:
-    """Return what torch notes, for the whole process, of the modes that are entered."""
-    return {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
-
-
 class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
     supports_higher_order_operators = True  # else torch refuses them while this is entered
 
@@ -89,7 +84,8 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
         global _entered, _flags  # noqa: PLW0603 - torch has them for the process
         with _lock:
             if not _entered:
-                _flags = _flags_of_torch()
+                noted = vars(_python_dispatch).items()  # for the whole process, of all modes
+                _flags = {name: on for name, on in noted if name.startswith("_is_in_")}
             _entered += 1
             return super().__enter__()
 
@@ -126,9 +122,9 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
     def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
         found = func(*args, **kwargs)
-        tensors = _tensors([one for one in tree_leaves((args, kwargs)) if _is_tensor(one)])
+        leaves = tree_leaves((args, kwargs))
+        tensors = _tensors([one for one in leaves if isinstance(one, torch.Tensor)])
         uses = [ArrayUse(one, "unknown", is_sure=False, memory=_memory(one)) for one in tensors]
-        uses = [use for use in uses if use.memory is not None]
         self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
         return found
 
@@ -225,12 +221,8 @@ def _memory(tensor: Any) -> tuple[Any, ...]:
     return storage, is_own, *layout, is_plain
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def _tensors(value: Any) -> Sequence[Any]:
     """Return the tensors of the host in an argument."""
-    if _is_tensor(value):
+    if isinstance(value, torch.Tensor):
         return (value,) if value.is_cpu else ()
     return [one for part in value for one in _tensors(part)] if type(value) is list else ()

@@ -50,13 +50,9 @@ def _read() -> tuple[Hashable, ...]:
         _is_cudnn_deterministic(),
         _precision("cuda", "matmul"),
         _precision("cuda", "conv"),
-        NeedsFunction() if _forward_level() >= 0 else None,
+        # how many levels of forward-mode differentiation are open, less one
+        NeedsFunction() if getattr(forward_ad, "_current_level", -1) >= 0 else None,
     )
-
-
-def _forward_level() -> int:
-    """Return how many levels of forward-mode differentiation are open, less one."""
-    return getattr(forward_ad, "_current_level", -1)
 
 
 def _autocast() -> tuple[Hashable, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 
 from streamkit._support import messages
-from streamkit.backends._managed_tensor import DescribedMemory, layout_of, owner_at
+from streamkit.backends._managed_tensor import CUDA, ON_CUDA, DescribedMemory, layout_of, owner_at
 from streamkit.protocols import Binding, Queue, Traits
 from streamkit.protocols.queues import LEGACY
 
@@ -27,8 +27,6 @@ traits = Traits(
     streams_are_values=True,
     remembers_handles=False,  # tvm-ffi allocates nothing of its own
 )
-
-_CUDA = 2  # DLPack's kDLCUDA
 
 
 def _public_get(_kind: int, device: int) -> int:
@@ -69,11 +67,11 @@ class EnvironmentStream(tvm_ffi.StreamContext):  # type: ignore[misc]  # its bas
         return 0, self.stream
 
     def __enter__(self) -> Self:
-        _before.handles.append(_set(_CUDA, self.device_id, self.stream))
+        _before.handles.append(_set(CUDA, self.device_id, self.stream))
         return self
 
     def __exit__(self, *error: object) -> None:
-        _set(_CUDA, self.device_id, _before.handles.pop())
+        _set(CUDA, self.device_id, _before.handles.pop())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, tvm_ffi.StreamContext):
@@ -97,7 +95,7 @@ def extract(obj: Any) -> Queue:
     if not isinstance(obj, tvm_ffi.StreamContext):
         raise messages.not_a_stream(obj)
     kind, device, handle = _value(obj)
-    if kind != _CUDA:
+    if kind != CUDA:
         raise messages.library_cannot_take(
             "streamkit.wrap", f"tvm-ffi's stream of device type {kind}", "only CUDA has them"
         )
@@ -119,7 +117,7 @@ _never_set: dict[int, EnvironmentStream] = {}  # one object a device, for one St
 
 def current(device: int) -> Any:
     """Return the environment stream of the device, in this thread; 0 where it was never set."""
-    handle = _get(_CUDA, device)
+    handle = _get(CUDA, device)
     if handle:
         return EnvironmentStream(handle, device)
     return _never_set.get(device) or _never_set.setdefault(device, EnvironmentStream(0, device))
@@ -128,9 +126,9 @@ def current(device: int) -> Any:
 def bind(stream: Any) -> Binding:
     """Prepare the stream; scopes save and restore the bare handle."""
     _, device, handle = _value(stream)
-    set_current = functools.partial(_set, _CUDA, device, handle)
-    leave = functools.partial(_set, _CUDA, device)
-    save = functools.partial(_get, _CUDA, device)
+    set_current = functools.partial(_set, CUDA, device, handle)
+    leave = functools.partial(_set, CUDA, device)
+    save = functools.partial(_get, CUDA, device)
     same = (0, LEGACY) if handle <= LEGACY else (handle,)  # both are handles of the legacy stream
     return Binding(
         save,
@@ -145,13 +143,12 @@ def bind(stream: Any) -> Binding:
 # -- tensors ----------------------------------------------------------------------------------
 
 _HOST = 1, 3  # DLPack's device types of host memory, the second of pinned memory
-_MANAGED = 13  # DLPack's type of memory that the host and CUDA share
 
 
 def array_device(array: Any) -> int | None:
     if isinstance(array, tvm_ffi.Tensor):
         kind, device = array.__dlpack_device__()
-        if kind in (_CUDA, _MANAGED):
+        if kind in ON_CUDA:
             return int(device)
         if kind in _HOST:
             return None

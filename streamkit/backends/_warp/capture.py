@@ -22,29 +22,6 @@ from streamkit.backends._warp.current_stream import warp_runtime
 _lock = new_lock()
 
 
-class WarpPart:
-    def __init__(self, stream: Any, mode: str) -> None:
-        self._stream = stream
-        self._mode = warp.CaptureMode[mode.upper()]
-
-    def begin(self) -> None:
-        warp.capture_begin(stream=self._stream, external=True, capture_mode=self._mode)
-        memory.prepared(self._stream)
-
-    def end(self) -> Any:
-        """End the part; return Warp's own object, which keeps the kernels loaded."""
-        return warp.capture_end(stream=self._stream)
-
-    def abandon(self) -> None:
-        """End the part, which Warp does before it says that the capture is broken."""
-        if self._stream in self._stream.device.captures:
-            with contextlib.suppress(RuntimeError):
-                self.end()
-
-    def free_deferred(self) -> None:
-        free_deferred()
-
-
 def free_deferred() -> None:
     """Do Warp's deferred frees, unless work that may use the memory cannot be waited for.
 
@@ -68,6 +45,28 @@ def free_deferred() -> None:
             core.wp_cuda_graph_end_capture(context, handle, ctypes.byref(graph))
         if graph:
             core.wp_cuda_graph_destroy(context, graph)
+
+
+class WarpPart:
+    def __init__(self, stream: Any, mode: str) -> None:
+        self._stream = stream
+        self._mode = warp.CaptureMode[mode.upper()]
+
+    def begin(self) -> None:
+        warp.capture_begin(stream=self._stream, external=True, capture_mode=self._mode)
+        memory.prepared(self._stream)
+
+    def end(self) -> Any:
+        """End the part; return Warp's own object, which keeps the kernels loaded."""
+        return warp.capture_end(stream=self._stream)
+
+    def abandon(self) -> None:
+        """End the part, which Warp does before it says that the capture is broken."""
+        if self._stream in self._stream.device.captures:
+            with contextlib.suppress(RuntimeError):
+                self.end()
+
+    free_deferred = staticmethod(free_deferred)
 
 
 @functools.cache

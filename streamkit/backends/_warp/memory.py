@@ -77,16 +77,6 @@ class _Event:
                 events.destroy(self.handle)
 
 
-class _Mark:
-    """A point at which a queue's work ended earlier."""
-
-    __slots__ = ("event", "waited")
-
-    def __init__(self, event: _Event) -> None:
-        self.event = event
-        self.waited = False  # whether the companion has been made to wait for the event
-
-
 class Lent:
     """One non-blocking queue on which Warp may work, and how to wait for the queue's work."""
 
@@ -105,7 +95,8 @@ class Lent:
         # Destructors come here, in several threads at once. So there is no lock, and an event
         # belongs to one thread as long as it can be recorded.
         self._events = deque([_Event(self.context)])
-        self._marks: dict[_Mark, None] = {}
+        # where the queue's work ended earlier, by a key of its own, until the companion waits
+        self._marks: dict[object, _Event] = {}
 
     def has_scope(self) -> bool:
         return is_level(self.view())
@@ -133,10 +124,14 @@ class Lent:
         older = self._marks.copy()
         event = self._record()
         if event is not None:
-            self._marks[_Mark(event)] = None
+            self._marks[object()] = event
             for mark in older:
-                if self._marks.pop(mark, self) is None:  # no other thread was here first
-                    self._events.append(mark.event)
+                self._end(mark)
+
+    def _end(self, mark: object) -> None:
+        event = self._marks.pop(mark, None)
+        if event is not None:  # no other thread was here first
+            self._events.append(event)
 
     def wait(self) -> bool:
         """Have the companion wait for the queue's work so far; False if the queue captures."""
@@ -148,16 +143,14 @@ class Lent:
                 events.wait(companions[self.device], event.handle)
                 self._events.append(event)
         # only now, because a scope that was left meanwhile has marked its end
-        for mark in self._marks.copy():
-            if not mark.waited:
-                events.wait(companions[self.device], mark.event.handle)
-                mark.waited = True
+        for mark, event in self._marks.copy().items():
+            events.wait(companions[self.device], event.handle)
+            self._end(mark)
         return not captures
 
     def has_passed(self) -> bool:
         """Whether all work for which the companion was made to wait has run."""
-        pending = [*self._events, *(mark.event for mark in self._marks.copy())]
-        return all(events.is_done(event.handle) for event in pending)
+        return all(events.is_done(event.handle) for event in self._events.copy())
 
     def own_pool(self, common: Any) -> Any:
         """Return the pool of this queue alone, which the devices that reach ``common`` can read.

@@ -107,7 +107,7 @@ def _is_held(event: int) -> bool:
 
 
 def _owned_event(subject: Subject, handle: int) -> tuple[Any, Callable[[], object], str]:
-    try:
-        return build_owned(lambda own: subject.adapter.borrow_event(handle, subject.device, own))
-    except sk.UnsupportedStreamError as error:
-        raise NotApplicableError(f"the library cannot wrap an event: {error}") from None
+    borrow_event = offered(subject.adapter, Events.borrow_event)
+    if borrow_event is None:
+        raise NotApplicableError("the library cannot wrap an event")
+    return build_owned(lambda own: borrow_event(handle, subject.device, own))

@@ -10,6 +10,7 @@ import pytest
 
 import streamkit as sk
 from support.later_functions import RUN_NOTHING, returns_a_coroutine
+from support.libraries import need
 
 
 def waits():
@@ -60,6 +61,13 @@ def test_a_coroutine_that_a_submitted_function_returns_is_its_error():
 def test_what_is_no_library_is_named(name):
     with pytest.raises(sk.UnsupportedStreamError, match=r"no adapter for.*Known: .*torch"):
         sk.new_stream().to(name)
+
+
+@pytest.mark.parametrize("library", ["torch", "cuda.core"])
+def test_a_library_that_can_wrap_no_event_is_named_with_what_to_do(library):
+    need(*library.split(".")[:1])
+    with pytest.raises(sk.UnsupportedStreamError, match=rf"{library}.*s\.wait\(event\)"):
+        sk.new_event().to(library)
 
 
 @pytest.mark.parametrize("event", [5, object()], ids=["int", "object"])

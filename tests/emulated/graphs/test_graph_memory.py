@@ -54,7 +54,7 @@ def test_what_is_freed_while_a_graph_has_the_memory_goes_at_its_end():
 
     memory = capture._GraphMemory()
     for _ in range(2):  # the graph, and the one after it
-        memory.begin()
+        memory.is_used = True
         memory.free(0, memory_pools.allocate(0, 4096))
         later = memory_pools.allocate(0, 512)
         assert used() == 4096 + 512

@@ -8,7 +8,7 @@ import streamkit as sk
 from streamkit._cuda import driver as cuda_driver  # the calls around it need a device
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.processes import driver as sharing  # the calls around it need a device
-from streamkit.protocols import Events, Queue
+from streamkit.protocols import Queue
 from support.libraries import need
 
 pytestmark = pytest.mark.versions
@@ -197,13 +197,6 @@ def test_an_event_handle_is_built():
     built = registry.adapter("cuda.bindings").borrow_event(64, 0, None)
     assert type(built) is driver.CUevent
     assert int(built) == 64
-
-
-def test_cuda_core_cannot_wrap_an_event_and_says_what_to_do():
-    adapter = registry.adapter("cuda.core")
-    assert isinstance(adapter, Events)
-    with pytest.raises(sk.UnsupportedStreamError, match=r"s\.wait\(event\)"):
-        adapter.borrow_event(64, 0, None)
 
 
 @pytest.mark.parametrize("name", ["cuda.core", "cuda.bindings"])

@@ -140,11 +140,6 @@ def test_the_per_thread_default_stream_is_refused_with_what_to_do():
         registry.adapter("torch").borrow(Queue(2, 0))
 
 
-def test_it_cannot_wrap_an_event_and_says_what_to_do():
-    with pytest.raises(sk.UnsupportedStreamError, match=r"s\.wait\(event\)"):
-        registry.adapter("torch").borrow_event(64, 0, None)
-
-
 def test_a_build_without_cuda_has_no_current_stream():
     adapter = registry.adapter("torch")
     assert isinstance(adapter, CurrentStream)
