@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
-from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, Words, find
+from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
 from streamkit.diagnostics.races.report import FREE, named_queues
 from streamkit.diagnostics.recording import places
@@ -121,7 +121,7 @@ class CudaRaceRecorder:
         names = ({one: line[one.handle][0] for one in met if one.handle in line} for line in lines)
         queue_of = named_queues(met, names).__getitem__
 
-        found = find(program, works, Words(self._variables, queue_of), queues.of)
+        found = find(program, works, self._variables, queue_of, queues.of)
         unseen = [
             f"{step.call.name}, {_NOT_READ[step.kind]}"
             for step in program

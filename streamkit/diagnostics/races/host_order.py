@@ -195,14 +195,13 @@ class _Item:
         return self.part
 
 
-class _Host:
+class _Host(NamedTuple):
     """The giver of a step: a thread, or a function that a queue runs."""
 
-    __slots__ = "item", "key", "talks"
-
-    def __init__(self, key: Any, item: _Item | None, *, talks: bool) -> None:
-        self.key, self.item = key, item
-        self.talks = talks  # whether it may learn what other hosts have learned
+    key: Any
+    item: _Item | None
+    talks: bool
+    """Whether it may learn what other hosts have learned."""
 
 
 class _Placed(NamedTuple):

@@ -6,7 +6,6 @@ import html
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +13,6 @@ from streamkit._support.messages import in_one_line
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
-from streamkit.diagnostics.races import search
 from streamkit.diagnostics.recording.operations import distinct_names
 from streamkit.errors import RaceError, ScopeError
 
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from streamkit.diagnostics.races.arrays import RacedArray
-    from streamkit.diagnostics.races.order import Stamp
-    from streamkit.diagnostics.races.search import Mode, Pair
+    from streamkit.diagnostics.races.search import Access, Mode, Pair
     from streamkit.diagnostics.recording.operations import AuditedQueue
 
 QueueT = TypeVar("QueueT", bound="Hashable")
@@ -320,32 +317,24 @@ def named_queues(
     return {key: distinct.get(queue, queue) for key, queue in found.items()}
 
 
-def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
-    works: Iterable[search.Work],
-    stamps: Callable[[bool], Mapping[Any, Stamp]],
+def races_among(
+    pairs: Iterable[Pair],
     *,
     key: Callable[[Pair], Hashable],
     operation: Callable[[int, Mode], RacedOperation],
     missing_call: Callable[[int, int, str], str],
-    more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
-    in_turn: Callable[[Pair], Pair] = lambda pair: pair,
 ) -> list[tuple[Race, Pair]]:
-    """Return the races among pieces of work, each with the pair that it is described by.
+    """Return the races that pairs make, each with the pair that it is described by.
 
     Args:
-        works: In the order in which they were given.
-        stamps: Finds the places of all work by numbers, without or with ``threads_talk``. Work
-            without a place is left out.
+        pairs: In the order of their second pieces of work.
         key: Pairs with the same key are one race.
         operation: Describes a piece of work by its number and its use of the memory.
         missing_call: Words the call that orders the second of two numbers after the first, given
             the place before which the call belongs.
-        more: Finds other pairs that race, given the places of all work.
-        in_turn: Puts the two of a pair into the order in which the fix has to run them.
     """
-    strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
     found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
-    for pair in map(in_turn, chain(search.find(works, strictly, loosely), more(strictly))):
+    for pair in pairs:
         found[key(pair)].add(pair)
     races = []
     for alike in found.values():
@@ -354,7 +343,7 @@ def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA s
         first = operation(pair.first, strongest({one.one.mode for one in alike.pairs}))
         second = operation(pair.second, strongest({one.other.mode for one in alike.pairs}))
         race = Race(
-            array_of(pair),
+            array_of(pair.one, pair.other),
             first,
             second,
             pair.is_certain,
@@ -391,10 +380,10 @@ class _Alike:
             self.pairs.append(pair)
 
 
-def array_of(pair: Pair) -> RacedArray:
-    """Return a report's array for both accesses: the array that has a name, if one has."""
-    arrays: tuple[RacedArray, RacedArray] = pair.one.array, pair.other.array
-    return min(arrays, key=lambda array: array.name is None)
+def array_of(one: Access, other: Access) -> RacedArray:
+    """Return a report's array for two accesses: one with a name, and the larger one."""
+    arrays: tuple[RacedArray, RacedArray] = one.array, other.array
+    return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
 
 
 def strongest(modes: set[Mode]) -> Mode:

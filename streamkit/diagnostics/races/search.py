@@ -114,30 +114,6 @@ def find(
                 own.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
 
 
-def unordered_sites(
-    works: Iterable[tuple[int, Hashable]], stamps: Mapping[int, Stamp]
-) -> Iterator[tuple[int, int]]:
-    """Yield two pieces of work that nothing orders, for each pair of sites that has some.
-
-    Each piece of work is its number and its site.
-    """
-    found: set[frozenset[Hashable]] = set()
-    last: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for number, site in works:
-        stamp = stamps[number]
-        for other, numbers in last.items():
-            both = frozenset({other, site})
-            if both not in found:
-                for earlier in numbers:
-                    if not are_ordered(stamps[earlier], stamp):
-                        found.add(both)
-                        yield earlier, number
-                        break
-        # work without an order with earlier work of the site has none with this work either
-        last[site] = [one for one in last[site] if not is_before(stamps[one], stamp)]
-        last[site].append(number)
-
-
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
 _FEW = 16  # entries that are looked at one by one
 _NONE: dict[Hashable, _Entry] = {}
