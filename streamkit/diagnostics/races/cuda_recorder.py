@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
 
-_NOT_READ: dict[StepKind, str] = {
-    "unknown": "which is new",
-    "not followed": "which is not followed",
-}
+_NOT_READ: tuple[StepKind, ...] = ("unknown", "not followed")
 _UNSEEN = "all work on CUDA streams, which is not counted"
 
 
@@ -122,11 +119,7 @@ class CudaRaceRecorder:
         queue_of = named_queues(met, names).__getitem__
 
         found = find(program, works, self._variables, queue_of, queues.of)
-        unseen = [
-            f"{step.call.name}, {_NOT_READ[step.kind]}"
-            for step in program
-            if step.kind in _NOT_READ
-        ]
+        unseen = [step.call.name for step in program if step.kind in _NOT_READ]
         if not has_lines():
             unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:

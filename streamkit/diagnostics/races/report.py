@@ -333,51 +333,27 @@ def races_among(
         missing_call: Words the call that orders the second of two numbers after the first, given
             the place before which the call belongs.
     """
-    found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
+    found: defaultdict[Hashable, list[Pair]] = defaultdict(list)
     for pair in pairs:
-        found[key(pair)].add(pair)
+        found[key(pair)].append(pair)
     races = []
     for alike in found.values():
-        pair = alike.pairs[0]
+        pair = next((one for one in alike if one.is_certain), alike[0])
         both = pair.first, pair.second
-        first = operation(pair.first, strongest({one.one.mode for one in alike.pairs}))
-        second = operation(pair.second, strongest({one.other.mode for one in alike.pairs}))
+        # an operation that reads and writes an array has two accesses
+        modes = [(one.one.mode, one.other.mode) for one in alike if one[:2] == both]
+        first = operation(pair.first, strongest({mode for mode, _ in modes}))
+        second = operation(pair.second, strongest({mode for _, mode in modes}))
         race = Race(
             array_of(pair.one, pair.other),
             first,
             second,
             pair.is_certain,
             fix(first, second, partial(missing_call, *both)),
-            alike.count,
+            len({one[:2] for one in alike}),
         )
         races.append((race, pair))
     return races
-
-
-class _Alike:
-    """The pairs of one race, which come in the order of their second piece of work."""
-
-    def __init__(self) -> None:
-        self.pairs: list[Pair] = []
-        """The pairs of the two pieces of work that describe the race, a certain one first.
-
-        An operation that reads and writes an array has two accesses.
-        """
-        self.count = 0
-        self._firsts: set[int] = set()
-        self._second: int | None = None
-
-    def add(self, pair: Pair) -> None:
-        if pair.second != self._second:
-            self._firsts, self._second = set(), pair.second
-        self.count += pair.first not in self._firsts
-        self._firsts.add(pair.first)
-        shown = self.pairs[0] if self.pairs else None
-        is_same = shown is not None and (shown.first, shown.second) == (pair.first, pair.second)
-        if shown is None or (pair.is_certain and not shown.is_certain):
-            self.pairs = [pair, *(self.pairs if is_same else ())]
-        elif is_same:
-            self.pairs.append(pair)
 
 
 def array_of(one: Access, other: Access) -> RacedArray:

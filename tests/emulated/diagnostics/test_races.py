@@ -367,7 +367,7 @@ def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
     with sk.races() as report:
         cupti.fill(s, array)
         cupti.call(UNKNOWN[0], words(0), name=b"cuLaunchNewKernel")
-    assert report.coverage.missed == ("cuLaunchNewKernel, which is new",)
+    assert report.coverage.missed == ("cuLaunchNewKernel",)
 
 
 @pytest.mark.parametrize("call", ["cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"])
@@ -376,7 +376,7 @@ def test_calls_after_which_the_rest_is_not_sure_are_named(cupti, array, call):
     with sk.races() as report:
         cupti.fill(s, array)
         cupti.ask(call)
-    assert report.coverage.missed == (f"{call}, which is not followed",)
+    assert report.coverage.missed == (call,)
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyDtoA", "cuMemcpyAtoH", "cuMemcpyHtoA", "cuMemcpyAtoD"])
