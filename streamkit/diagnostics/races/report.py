@@ -341,9 +341,9 @@ def races_among(
         pair = next((one for one in alike if one.is_certain), alike[0])
         both = pair.first, pair.second
         # an operation that reads and writes an array has two accesses
-        modes = [(one.one.mode, one.other.mode) for one in alike if one[:2] == both]
-        first = operation(pair.first, strongest({mode for mode, _ in modes}))
-        second = operation(pair.second, strongest({mode for _, mode in modes}))
+        same = [one for one in alike if one[:2] == both]
+        first = operation(pair.first, strongest({one.one.mode for one in same}))
+        second = operation(pair.second, strongest({one.other.mode for one in same}))
         race = Race(
             array_of(pair.one, pair.other),
             first,
