@@ -132,7 +132,9 @@ class Program:
                     may_hold_host=self.may_hold_host and step.kind in ("copy", "other work"),
                 )
                 works[step.number] = cuda_races.PlacedLaunch(launch, step.fact.place, step.queue)
-        return cuda_races.find(program, works, _Words, self._known)
+        names = {handle: (name, True) for name, handle in STREAMS.items()}
+        variables = {work.place: names for work in works.values()}
+        return cuda_races.find(program, works, variables, _queue, self._known)
 
     def _known(self, queue):
         context = self.contexts.get(queue.handle, CONTEXT)
@@ -149,18 +151,6 @@ class Program:
 def _queue(queue):
     name = next((name for name, handle in STREAMS.items() if handle == queue.handle), "legacy")
     return AuditedQueue("cuda:0", name, queue.number)
-
-
-class _Words:
-    queue_of = staticmethod(_queue)
-
-    @staticmethod
-    def missing_wait(first, second, before):
-        return f"add {_queue(second.queue).name}.wait({_queue(first.queue).name}) before {before}"
-
-    @staticmethod
-    def missing_sync(copy):
-        return f"{_queue(copy.queue).name}.sync()"
 
 
 def _is_blocking(queue):

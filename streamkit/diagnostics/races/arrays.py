@@ -38,7 +38,7 @@ NO_ARRAYS: set[type[Any]] = {
     types.BuiltinFunctionType, types.ModuleType,
 }  # fmt: skip
 """Types of objects that are no arrays, which most arguments and variables have."""
-_DEPTH = 4  # of containers in each other
+DEPTH = 4  # of containers in each other
 
 
 def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -122,7 +122,8 @@ class Memories:
         freed before, and is None if the library does not own the memory. ``names`` are from
         ``names_of``.
         """
-        found, is_sure = self.memory(use), use.is_sure and not has_gaps(use.array)
+        has_fields = getattr(getattr(use.array, "dtype", None), "names", None)
+        found, is_sure = self.memory(use), use.is_sure and not has_fields  # there can be gaps
         name = self.name_of(use.array, found, names)
         return self.made(found, use.mode, is_sure, name)
 
@@ -211,29 +212,6 @@ def _text(dtype: Any) -> str:
     return sys.intern(text if hasattr(dtype, "fields") else text.rpartition(".")[2])
 
 
-def has_gaps(value: Any) -> bool:
-    """Whether the elements of an array have bytes that belong to none of their fields."""
-    dtype: Any = getattr(value, "dtype", None)
-    end = 0
-    for start, stop in sorted(_fields(dtype, 0)) if getattr(dtype, "names", None) else ():
-        if start > end:
-            return True
-        end = max(end, stop)
-    return bool(0 < end < getattr(dtype, "itemsize", 0))
-
-
-def _fields(dtype: Any, start: int) -> Iterator[tuple[int, int]]:
-    if dtype.subdtype is not None and dtype.subdtype[0].names is not None:
-        inner, shape = dtype.subdtype
-        for number in range(math.prod(shape)):
-            yield from _fields(inner, start + number * inner.itemsize)
-    elif dtype.names is None:
-        yield start, start + dtype.itemsize
-    else:
-        for field in dtype.fields.values():
-            yield from _fields(field[0], start + field[1])
-
-
 def watches(adapter: object) -> bool:
     """Whether an adapter can tell of its library's operators on the host."""
     return offered(adapter, Diagnosis.watch_operators) is not None
@@ -253,7 +231,7 @@ def is_mapped(array: Any) -> bool:
     return type(base).__name__ == "mmap"
 
 
-def among(value: object, depth: int = _DEPTH) -> Iterator[Any]:
+def among(value: object, depth: int = DEPTH) -> Iterator[Any]:
     """Yield the arrays of the host in a value, also in containers."""
     if isinstance(value, dict):
         value = tuple(value.values())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._queues import registry
 from streamkit._support.messages import describe
-from streamkit.diagnostics.races.arrays import CONTAINERS, among, is_mapped, watches
+from streamkit.diagnostics.races.arrays import CONTAINERS, DEPTH, among, is_mapped, watches
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 
-_DEPTH = 4  # of containers in each other
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...))
 
 
@@ -106,7 +105,7 @@ def _inside_of(values: Iterable[object]) -> Iterator[object]:
             yield from getattr(one, "__dict__", {}).values()
 
 
-def _is_passive(value: object, is_own: Callable[[Any], bool], depth: int = _DEPTH) -> bool:
+def _is_passive(value: object, is_own: Callable[[Any], bool], depth: int = DEPTH) -> bool:
     """Whether an argument brings no code of the program's, and no memory but of ``is_own``."""
     if type(value) in (*CONTAINERS, dict):
         inside: Any = value.values() if isinstance(value, dict) else value
@@ -116,12 +115,8 @@ def _is_passive(value: object, is_own: Callable[[Any], bool], depth: int = _DEPT
 
 def _is_of_watched(module: str | None) -> bool:
     """Whether a module belongs to a library that tells of its operators."""
-    load = registry.loaded().get(_root(module))
+    load = registry.loaded().get(str(module).partition(".")[0])
     return load is not None and watches(load())
-
-
-def _root(module: str | None) -> str:
-    return str(module).partition(".")[0]
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:
@@ -239,9 +234,6 @@ def _of_ufunc_method(
     if name == "at" and args:
         changed = *_reads(args[:1], is_sure=False), *_writes(args[:1], is_sure=False)
         return [*changed, *_reads((args[1:], named))]
-    if name == "reduceat" and args:  # the reduction begins at the first index
-        rest = _with_out({name: 3}, name, args[1:], named, is_sure=True)
-        return [*_reads(args[:1], is_sure=False), *(rest or ())]
     is_sure = ufunc not in _STOP_EARLY or name != "reduce"
     return _with_out(_UFUNC_METHODS, name, args, named, is_sure=is_sure)
 
@@ -249,10 +241,7 @@ def _of_ufunc_method(
 def _of_function(
     name: str, args: tuple[Any, ...], named: dict[str, Any], *, is_method: bool
 ) -> list[ArrayUse] | None:
-    is_swap = is_method and name == "byteswap"
-    if is_swap and not (args[1] if len(args) > 1 else named.get("inplace", False)):
-        return [*_reads(args[:1])]
-    if is_swap or (is_method and name in _METHODS_CHANGE):
+    if is_method and name in _METHODS_CHANGE:
         return [*_reads((args, named)), *_writes(args[:1])]
     if name in _WRITE and args:
         is_sure = _WRITE[name] and _is_everywhere(name, args, named)

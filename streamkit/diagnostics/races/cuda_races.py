@@ -270,25 +270,57 @@ class PlacedLaunch(NamedTuple):
         return next(one for one in self.launch.accesses if one.mode == self.launch.pinned)
 
 
-class Words:
-    """Words queues, and missing calls with the names that the code of a line has for streams."""
+def _stream(variable: Variable) -> str:
+    """Return the code of a StreamKit stream."""
+    name, is_ours = variable
+    return name if is_ours else f"sk.wrap({name})"
+
+
+class Found(NamedTuple):
+    """The races and the coverage of CUDA streams."""
+
+    races: tuple[tuple[Race, Pair], ...] = ()
+    unread: tuple[Race, ...] = ()
+    """Copies whose memory the host may read or write too early, as it has not waited for them."""
+    works: tuple[tuple[str, bool], ...] = ()
+    """The name of each piece of work, and whether all that it reads and writes is known."""
+    unseen: tuple[str, ...] = ()
+    """Names of work that could not be seen at all."""
+    operations: tuple[Given, ...] = ()
+    """All operations, with the orders in which they were given."""
+
+
+class _Describer:
+    """Describes work and races, and words missing calls with a line's own names for streams."""
 
     def __init__(
         self,
+        given: Mapping[int, PlacedLaunch],
         variables: Mapping[Place | None, Mapping[int, Variable]],
         queue_of: Callable[[CudaQueue], AuditedQueue],
     ) -> None:
-        self._variables = variables
-        self.queue_of: Callable[[CudaQueue], AuditedQueue] = queue_of
+        self._given, self._variables, self._queue_of = given, variables, queue_of
 
-    def missing_wait(self, first: PlacedLaunch, second: PlacedLaunch, before: str) -> str:
+    def key(self, pair: Pair) -> Hashable:
+        array = array_of(pair.one, pair.other)
+        whose = array.name or (array.dtype, array.shape, pair.one.mode, pair.other.mode)
+        return self._given[pair.first].place, self._given[pair.second].place, whose
+
+    def operation(self, number: int, mode: Mode) -> RacedOperation:
+        work = self._given[number]
+        file, line = work.place or (None, 0)
+        queue = self._queue_of(work.queue)
+        return RacedOperation(work.name, work.launch.library, queue, mode, file, line)
+
+    def missing_wait(self, one: int, other: int, before: str) -> str:
         """Return the call that orders the second piece of work after the first."""
+        first, second = self._given[one], self._given[other]
         waiting, awaited = (self._variable(second, one.queue) for one in (second, first))
         if first.place is not None and first.place == second.place:
             before = f"the later call of {before}"
         return missing_wait(
-            _stream(waiting) if waiting else self.queue_of(second.queue).name,
-            awaited[0] if awaited else self.queue_of(first.queue).name,
+            _stream(waiting) if waiting else self._queue_of(second.queue).name,
+            awaited[0] if awaited else self._queue_of(first.queue).name,
             before,
             are_code=None not in (waiting, awaited),
         )
@@ -311,30 +343,11 @@ class Words:
         return found or self._variables.get(work.place, {}).get(queue.handle)
 
 
-def _stream(variable: Variable) -> str:
-    """Return the code of a StreamKit stream."""
-    name, is_ours = variable
-    return name if is_ours else f"sk.wrap({name})"
-
-
-class Found(NamedTuple):
-    """The races and the coverage of CUDA streams."""
-
-    races: tuple[tuple[Race, Pair], ...] = ()
-    unread: tuple[Race, ...] = ()
-    """Copies whose memory the host may read or write too early, as it has not waited for them."""
-    works: tuple[tuple[str, bool], ...] = ()
-    """The name of each piece of work, and whether all that it reads and writes is known."""
-    unseen: tuple[str, ...] = ()
-    """Names of work that could not be seen at all."""
-    operations: tuple[Given, ...] = ()
-    """All operations, with the orders in which they were given."""
-
-
 def find(
     program: Sequence[CudaStep],
     works: Mapping[float, PlacedLaunch],
-    words: Words,
+    variables: Mapping[Place | None, Mapping[int, Variable]],
+    queue_of: Callable[[CudaQueue], AuditedQueue],
     known: Callable[[CudaQueue], KnownQueue],
 ) -> Found:
     """Return the races that the steps of a program leave.
@@ -342,7 +355,8 @@ def find(
     Args:
         program: The steps.
         works: The work of the steps, by their numbers; a step that has none is left out.
-        words: Words the queues, and the calls that mend a race.
+        variables: What each line calls streams, by their handles.
+        queue_of: Returns a queue as a report names it.
         known: Looks a queue up.
     """
     given = {int(number): work for number, work in works.items()}
@@ -360,28 +374,16 @@ def find(
             hosts[int(step.number)] = perhaps.host()
         perhaps.read(step)
 
-    def key(pair: Pair) -> Hashable:
-        array = array_of(pair)
-        whose = array.name or (array.dtype, array.shape, pair.one.mode, pair.other.mode)
-        return given[pair.first].place, given[pair.second].place, whose
-
-    def described(number: int, mode: Mode) -> RacedOperation:
-        work = given[number]
-        file, line = work.place or (None, 0)
-        queue = words.queue_of(work.queue)
-        return RacedOperation(work.name, work.launch.library, queue, mode, file, line)
-
+    describer = _Describer(given, variables, queue_of)
+    found = (
+        search.Work(number, (work.place or number, work.queue), work.launch.accesses)
+        for number, work in given.items()
+    )
     races = races_among(
-        [
-            search.Work(number, (work.place or number, work.queue), work.launch.accesses)
-            for number, work in given.items()
-        ],
-        lambda threads_talk: (perhaps if threads_talk else surely).stamps,
-        key=key,
-        operation=described,
-        missing_call=lambda first, second, before: words.missing_wait(
-            given[first], given[second], before
-        ),
+        search.find(found, surely.stamps, perhaps.stamps),
+        key=describer.key,
+        operation=describer.operation,
+        missing_call=describer.missing_wait,
     )
     end = Stamp(-1, math.inf, perhaps.host())
     reused = {*_reused(given, hosts, perhaps.stamps, surely.stamps)}
@@ -396,7 +398,7 @@ def find(
     ]
     return Found(
         tuple(races),
-        tuple(_unread(pending, described, words)),
+        tuple(_unread(pending, describer)),
         tuple((work.name, work.launch.is_known) for work in counted),
     )
 
@@ -432,11 +434,7 @@ def _reused(
                 before[number] = access
 
 
-def _unread(
-    pending: Mapping[int, PlacedLaunch],
-    described: Callable[[int, Mode], RacedOperation],
-    words: Words,
-) -> Iterator[Race]:
+def _unread(pending: Mapping[int, PlacedLaunch], describer: _Describer) -> Iterator[Race]:
     """Yield a possible race for each line with copies for which the host has not waited in time."""
     count = Counter((work.place, work.queue) for work in pending.values())
     for number, work in pending.items():
@@ -445,5 +443,5 @@ def _unread(
             memory = work.pinned
             does: Mode = "read" if memory.mode == "write" else "write"
             host = RacedOperation("the host", None, None, does, None, 0)
-            copy, fix = described(number, memory.mode), words.missing_sync(work, does)
+            copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
             yield Race(memory.array, copy, host, certain=False, fix=fix, count=times)

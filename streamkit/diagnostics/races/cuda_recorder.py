@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
-from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, Words, find
+from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
 from streamkit.diagnostics.races.report import FREE, named_queues
 from streamkit.diagnostics.recording import places
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.places import Place
     from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
 
-_NOT_READ: dict[StepKind, str] = {
-    "unknown": "which is new",
-    "not followed": "which is not followed",
-}
+_NOT_READ: tuple[StepKind, ...] = ("unknown", "not followed")
 _UNSEEN = "all work on CUDA streams, which is not counted"
 
 
@@ -121,12 +118,8 @@ class CudaRaceRecorder:
         names = ({one: line[one.handle][0] for one in met if one.handle in line} for line in lines)
         queue_of = named_queues(met, names).__getitem__
 
-        found = find(program, works, Words(self._variables, queue_of), queues.of)
-        unseen = [
-            f"{step.call.name}, {_NOT_READ[step.kind]}"
-            for step in program
-            if step.kind in _NOT_READ
-        ]
+        found = find(program, works, self._variables, queue_of, queues.of)
+        unseen = [step.call.name for step in program if step.kind in _NOT_READ]
         if not has_lines():
             unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:

@@ -13,6 +13,7 @@ from streamkit.diagnostics.races.order import numbers, unordered_nodes
 from streamkit.diagnostics.races.report import (
     Race,
     RacedOperation,
+    array_of,
     coverage_of,
     fix_in_graph,
     strongest,
@@ -60,7 +61,7 @@ def races_of(
     unordered = unordered_nodes(len(nodes), edges)
     found: defaultdict[tuple[Hashable, RacedArray], _Pairs] = defaultdict(_Pairs)
     for one, other, is_certain in _sharing(alike):
-        pairs = found[frozenset({one.who, other.who}), _array(one.access, other.access)]
+        pairs = found[frozenset({one.who, other.who}), array_of(one.access, other.access)]
         pairs.add(alike[one], alike[other], unordered, is_certain=is_certain)
     races = [_race(array, pairs, works) for (_, array), pairs in found.items() if pairs.possible]
     races.sort(key=lambda race: (race.first.node or 0, race.second.node or 0))
@@ -155,19 +156,13 @@ def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
                 yield one, part, is_certain
 
 
-def _array(one: Access, other: Access) -> RacedArray:
-    """Return a report's array for two accesses, the same in either order."""
-    arrays: tuple[RacedArray, RacedArray] = one.array, other.array
-    return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
-
-
 def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     one, other = (works[number] for number in pairs.first)
     shared: list[tuple[Mode, Mode]] = [
         (mine.mode, its.mode)
         for mine in one.accesses
         for its in other.accesses
-        if race_of(mine, its) is not None and _array(mine, its) == array
+        if race_of(mine, its) is not None and array_of(mine, its) == array
     ]
     first = _operation(one, {mode for mode, _ in shared})
     second = _operation(other, {mode for _, mode in shared})

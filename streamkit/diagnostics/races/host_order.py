@@ -76,7 +76,6 @@ class _Points:
     def __init__(self) -> None:
         self._befores: list[tuple[int, ...]] = [(), ()]
         self._reached: dict[int, tuple[int, int]] = {}
-        self._uses: list[int] = [1, 1]  # the number of points and of work that need the clock
         self._added: dict[tuple[object, ...], int] = {}
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
@@ -93,24 +92,15 @@ class _Points:
 
     def new(self, *befores: int) -> int:
         """Return a new point after others, to which ``put_after`` can add edges."""
-        self._befores.append(())
-        self._uses.append(0)
-        point = len(self._befores) - 1
-        self.put_after(point, *befores)
-        return point
+        self._befores.append(befores)
+        return len(self._befores) - 1
 
     def put_after(self, point: int, *befores: int) -> None:
         """Add edges to a point."""
         self._befores[point] += befores
-        for one in befores:
-            self._uses[one] += 1
-
-    def keep(self, point: int) -> None:
-        """Note that the clock of a point will be asked for at the end."""
-        self._uses[point] += 1
 
     def clocks(self, *, unknown: Clock) -> list[Clock]:
-        """Return the clocks of all points that were kept.
+        """Return the clocks of all points.
 
         Points in a circle have what is known, and ``unknown``. There are some if a queue went on
         without a thread that held it, or if not all that may be told can have been told.
@@ -142,20 +132,14 @@ class _Points:
                 blocked[missing].append(point)
 
     def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
-        """Return a clock joined with those before a point, and drop what no point needs now."""
-        befores, self._befores[point] = self._befores[point], ()
-        for one in befores:
+        """Return a clock joined with those before a point."""
+        for one in self._befores[point]:
             clock = joined(clock, clocks[one] or NOTHING)
-            self._uses[one] -= 1
-            if not self._uses[one] and clocks[one]:
-                clocks[one] = NOTHING
         return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
 
 
 class _Chain:
     """A queue that runs items: a stream, or the functions that were given to its ``then``."""
-
-    __slots__ = "chain", "items", "tail"
 
     def __init__(self, chain: int) -> None:
         self.chain = chain
@@ -166,28 +150,21 @@ class _Chain:
 class _Item:
     """A function or the body of a scope, which a queue runs from ``begin`` to ``end``."""
 
-    __slots__ = "_first", "_last", "begin", "end", "now", "queue"
-
     def __init__(self, queue: _Chain, begin: int, end: int) -> None:
         self.queue, self.begin, self.end = queue, begin, end
         self.now = begin  # the point that what comes next inside comes after
-        self._first = queue.items << _PARTS
-        self._last = self._first
-
-    @property
-    def first(self) -> tuple[int, int]:
-        """The chain, and the place of the item's beginning."""
-        return self.queue.chain, self._first
+        self.first = queue.items << _PARTS  # the place of its beginning
+        self._last = self.first
 
     @property
     def part(self) -> tuple[int, int]:
-        """The place of the latest work inside the item."""
+        """The chain, and the place of the latest work inside the item."""
         return self.queue.chain, self._last
 
     @property
     def whole(self) -> tuple[int, int]:
         """The place of the item's end."""
-        return self.queue.chain, self._first + (1 << _PARTS) - 1
+        return self.queue.chain, self.first + (1 << _PARTS) - 1
 
     def next_part(self) -> tuple[int, int]:
         """Return the place of the next work inside the item."""
@@ -195,14 +172,13 @@ class _Item:
         return self.part
 
 
-class _Host:
+class _Host(NamedTuple):
     """The giver of a step: a thread, or a function that a queue runs."""
 
-    __slots__ = "item", "key", "talks"
-
-    def __init__(self, key: Any, item: _Item | None, *, talks: bool) -> None:
-        self.key, self.item = key, item
-        self.talks = talks  # whether it may learn what other hosts have learned
+    key: Any
+    item: _Item | None
+    talks: bool
+    """Whether it may learn what other hosts have learned."""
 
 
 class _Placed(NamedTuple):
@@ -259,8 +235,6 @@ class _Reader:
             if item.now != item.begin:
                 self._points.put_after(item.end, item.now)
             self._place(order, item)
-        for one in self._placed.values():
-            self._points.keep(one.point)
         self._functions.clear()
         clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
         return {
@@ -314,9 +288,7 @@ class _Reader:
     # -- queues -------------------------------------------------------------------------------
 
     def _queue(self, key: Hashable) -> _Chain:
-        if key not in self._queues:
-            self._queues[key] = _Chain(len(self._queues) + 1)
-        return self._queues[key]
+        return self._queues.setdefault(key, _Chain(len(self._queues) + 1))
 
     def _put(self, queue: _Chain, *befores: int) -> None:
         """Let all later items of a queue come after some points."""
@@ -331,8 +303,6 @@ class _Reader:
 
     def _end_of(self, queue: _Chain) -> int:
         """Return the point at which all items of a queue so far have ended."""
-        if not queue.items:
-            return queue.tail
         place = (queue.items + 1 << _PARTS) - 1
         return self._points.add(queue.tail, reached=(queue.chain, place))
 
@@ -341,11 +311,7 @@ class _Reader:
         body = self._bodies.get((host.key, step.stream))
         if body is not None:
             return body
-        if (
-            isinstance(host.key, trace.Step)
-            and host.key.stream is step.stream
-            and host.item is not None
-        ):
+        if host.item is not None and host.key.stream is step.stream:
             return host.item
         return self._enter(step, host)  # the scope was entered before the block
 
@@ -417,7 +383,7 @@ class _Reader:
     def _place(self, order: int, item: _Item) -> None:
         """Note the place of a whole item."""
         if self._threads_talk:
-            self._placed[order] = _Placed(*item.first, item.end)
+            self._placed[order] = _Placed(item.queue.chain, item.first, item.end)
         else:
             self._placed[order] = _Placed(*item.whole, item.begin)
 
@@ -449,16 +415,11 @@ class _Reader:
         self._marks[id(step.mark)] = point
 
     def _wait(self, step: WatchedStep, host: _Host) -> None:
-        self._wait_for(step, host, self._marks.get(id(step.mark), _Points.START))
-
-    def _future(self, step: WatchedStep, host: _Host) -> None:
-        told = step.mark
-        if isinstance(told, trace.Step):
-            self._wait_for(step, host, self._end_of_then(told))
-        elif self._threads_talk:
-            self._wait_for(step, host, _Points.NEVER)
-
-    def _wait_for(self, step: WatchedStep, host: _Host, point: int) -> None:
+        point = self._marked(step.mark)
+        if step.kind == "future" and not isinstance(step.mark, trace.Step):
+            if not self._threads_talk:
+                return
+            point = _Points.NEVER  # nothing says what the future comes after
         if step.is_inline:
             item = self._inside(step, host)
             item.now = self._points.add(item.now, point)
@@ -475,11 +436,8 @@ class _Reader:
 
     def _reached(self, step: WatchedStep, host: _Host) -> int:
         """Return the point that the host has waited for, or has seen to be reached."""
-        mark = step.mark
-        if isinstance(mark, trace.Step):
-            return self._end_of_then(mark)
-        if mark is not None:
-            return self._marks.get(id(mark), _Points.START)
+        if step.mark is not None:
+            return self._marked(step.mark)
         if not isinstance(step.stream, HostStream):
             return _Points.START
         if step.is_inline:
@@ -489,8 +447,11 @@ class _Reader:
             self._put(queue, self._here(host))
         return self._end_of(queue)
 
-    def _end_of_then(self, step: WatchedStep) -> int:
-        item = self._functions.get(step.order)
+    def _marked(self, mark: Any) -> int:
+        """Return the point of a mark, or the end of a step of ``then``."""
+        if not isinstance(mark, trace.Step):
+            return self._marks.get(id(mark), _Points.START)
+        item = self._functions.get(mark.order)
         return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
 
     # a reader that held its own methods would hold itself, and its memory
@@ -502,7 +463,7 @@ class _Reader:
         "record": _record,
         "point": _record,
         "wait": _wait,
-        "future": _future,
+        "future": _wait,
         "synchronisation": _synchronisation,
         "query": _query,
     }

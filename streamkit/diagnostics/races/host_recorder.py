@@ -134,12 +134,10 @@ class RaceRecorder(HostRecorder):
         place, variables = places.place_of(frame), _objects(frame)
         streams, callers = self._streams_among(variables), self._callers(frame)
         call = -1 if frame is None else frame.f_lasti
+        is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
+        work = RecordedWork(step, place, (), is_known, streams, call, callers)
         if step.call is None:
-            is_known = isinstance(step.mark, trace.Step)
-            return RecordedWork(step, place, (), is_known, streams, call, callers)
-        work = RecordedWork(
-            step, place, (), is_known=False, streams=streams, call=call, callers=callers
-        )
+            return work
         try:
             self._thread.is_reading = True
             names = self._memories.names_of((*variables, *self._arrays.items()))

@@ -107,14 +107,10 @@ class LaunchReader:
         return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
-        placed = [(use, found) for use in uses if (found := self._extent(use)) is not None]
-        widest: dict[int, tuple[MemoryUse, Extent]] = {}  # what a report names, by address
-        for use, extent in placed:
-            if use.address not in widest or widest[use.address][1].stop < extent.stop:
-                widest[use.address] = use, extent
-        for use, extent in placed:
-            array = self._described(*widest[use.address])
-            yield Access(None, extent, use.mode, use.is_sure, array)
+        for use in uses:
+            extent = self._extent(use)
+            if extent is not None:
+                yield Access(None, extent, use.mode, use.is_sure, self._described(use, extent))
 
     def _extent(self, use: MemoryUse) -> Extent | None:
         if use.shape is not None:
@@ -171,9 +167,7 @@ def _explained(
 ) -> list[MemoryUse] | None:
     load = registry.loaded().get(library or "")
     explain = offered(load(), Diagnosis.explain_kernel) if load else None
-    if explain is None:
-        return None
-    found = explain(name, parameters)
+    found = explain(name, parameters) if explain else None
     return None if found is None else list(found)
 
 

@@ -83,8 +83,6 @@ def are_ordered(one: Stamp, other: Stamp) -> bool:
 class _Queue:
     """The present place of a queue, and the clock of the work that it comes after."""
 
-    __slots__ = ("before", "chain", "learned", "place")
-
     def __init__(self, chain: int) -> None:
         self.chain = chain
         self.place = 0

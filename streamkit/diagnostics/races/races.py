@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from streamkit.diagnostics.races.cuda_races import Found
     from streamkit.diagnostics.races.host_recorder import RecordedWork
-    from streamkit.diagnostics.races.order import Stamp
     from streamkit.diagnostics.races.report import Race
     from streamkit.diagnostics.races.search import Pair
     from streamkit.diagnostics.recording.places import Place
@@ -137,9 +135,7 @@ def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
         here = strictly.pop(now.order)
         if all(is_before(one, here) for one in strictly.values()):
             loosely = stamps(steps, given, threads_talk=True)
-            works = map(_work, sorted(given.values(), key=_when))
-            found = [*search.find(works, strictly, loosely)]
-            found += _among_bodies(recorder, given, strictly)
+            found = [*search.find(_works(recorder, given), strictly, loosely)]
             raced = {number for pair in found for number in (pair.first, pair.second)}
             earlier += found
             over = {order: one for order, one in given.items() if order not in raced}
@@ -153,20 +149,19 @@ def _complete(
 ) -> None:
     given = recorder.given
     describer = _Describer(recorder)
+    orders = (stamps(recorder.steps, given, threads_talk=talk) for talk in (False, True))
+    pairs = (*earlier, *search.find(_works(recorder, given), *orders))
     found = races_among(
-        (_work(one) for one in sorted(given.values(), key=_when)),
-        lambda threads_talk: stamps(recorder.steps, given, threads_talk=threads_talk),
+        map(describer.in_turn, pairs),
         key=describer.key,
         operation=describer.operation,
         missing_call=describer.missing_call,
-        more=lambda strictly: (*earlier, *_among_bodies(recorder, given, strictly)),
-        in_turn=describer.in_turn,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
     unseen = [_NOT_LOOKED_AT] if recorder.given or recorder.counted else []
-    works = itertools.chain(
+    works = chain(
         _counted(recorder, given),
-        *(itertools.repeat(*one) for one in recorder.counted.items()),
+        recorder.counted.elements(),
         on_cuda.works,
     )
     coverage = coverage_of(works, (*unseen, *on_cuda.unseen))
@@ -221,13 +216,15 @@ def _when(given: RecordedWork) -> tuple[int, int]:
     return (whole or step).order, step.order
 
 
-def _work(given: RecordedWork) -> search.Work:
-    """Return work for the search; failed work perhaps never came to its accesses."""
-    step = given.step
-    accesses = given.accesses
-    if step.has_failed:
-        accesses = tuple(access._replace(is_sure=False) for access in accesses)
-    return search.Work(step.order, (given.place or step.order, step.stream, step.kind), accesses)
+def _works(recorder: RaceRecorder, given: Mapping[int, RecordedWork]) -> Iterator[search.Work]:
+    """Yield work for the search; failed work perhaps never came to its accesses."""
+    for one in sorted(given.values(), key=_when):
+        step, accesses = one.step, one.accesses
+        if step.has_failed:
+            accesses = tuple(access._replace(is_sure=False) for access in accesses)
+        if step.kind == "scope" and step.start_ns and step.order not in recorder.seen:
+            accesses = (_UNSEEN,)
+        yield search.Work(step.order, (one.place or step.order, step.stream, step.kind), accesses)
 
 
 def _counted(
@@ -242,39 +239,21 @@ def _counted(
 _NOT_LOOKED_AT = "NumPy and Python outside of streams and in the bodies of scopes"
 
 
-def _among_bodies(
-    recorder: RaceRecorder, given: Mapping[int, RecordedWork], strictly: Mapping[int, Stamp]
-) -> Iterator[Pair]:
-    """Yield the pairs of scopes that nothing orders and whose bodies were not seen."""
-    bodies = [
-        (order, one.place or order)
-        for order, one in sorted(given.items())
-        if order in strictly and one.step.kind == "scope"
-        if one.step.start_ns and order not in recorder.seen
-    ]
-    for first, second in search.unordered_sites(bodies, strictly):
-        yield search.Pair(first, second, _UNSEEN, _UNSEEN, is_certain=False)
-
-
 _UNSEEN = search.Access(
-    None,
+    "unseen",
     Extent(0, 1, 1),
     "unknown",
     is_sure=False,
     array=RacedArray("memory that neither body shows", "", (), 0),
 )
-"""The access of a scope whose body was not seen."""
+"""The access of a scope whose body was not seen, so that two that nothing orders are found."""
 
 
 def _name(given: RecordedWork) -> str:
     step = given.step
     if step.kind == "scope":
-        return _body(step.stream)
+        return f"the body of a scope of {host_queue(step.stream)}"
     return f"a wait for a {step.name}" if step.kind == "future" else step.name
-
-
-def _body(stream: HostStream) -> str:
-    return f"the body of a scope of {host_queue(stream)}"
 
 
 _HOST = AuditedQueue("cpu", "the host", None)
@@ -297,6 +276,8 @@ class _Describer:
 
     def key(self, pair: Pair) -> Hashable:
         lines = self._given[pair.first].place, self._given[pair.second].place
+        if pair.one is _UNSEEN:
+            return frozenset(lines)  # the one of a loop is given before and after the other
         return lines, pair.one.allocation or pair.one.array
 
     def in_turn(self, pair: Pair) -> Pair:

@@ -6,7 +6,6 @@ import html
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +13,6 @@ from streamkit._support.messages import in_one_line
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
-from streamkit.diagnostics.races import search
 from streamkit.diagnostics.recording.operations import distinct_names
 from streamkit.errors import RaceError, ScopeError
 
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from streamkit.diagnostics.races.arrays import RacedArray
-    from streamkit.diagnostics.races.order import Stamp
-    from streamkit.diagnostics.races.search import Mode, Pair
+    from streamkit.diagnostics.races.search import Access, Mode, Pair
     from streamkit.diagnostics.recording.operations import AuditedQueue
 
 QueueT = TypeVar("QueueT", bound="Hashable")
@@ -320,81 +317,49 @@ def named_queues(
     return {key: distinct.get(queue, queue) for key, queue in found.items()}
 
 
-def races_among(  # noqa: PLR0913 - what differs between host streams and CUDA streams
-    works: Iterable[search.Work],
-    stamps: Callable[[bool], Mapping[Any, Stamp]],
+def races_among(
+    pairs: Iterable[Pair],
     *,
     key: Callable[[Pair], Hashable],
     operation: Callable[[int, Mode], RacedOperation],
     missing_call: Callable[[int, int, str], str],
-    more: Callable[[Mapping[Any, Stamp]], Iterable[Pair]] = lambda _: (),
-    in_turn: Callable[[Pair], Pair] = lambda pair: pair,
 ) -> list[tuple[Race, Pair]]:
-    """Return the races among pieces of work, each with the pair that it is described by.
+    """Return the races that pairs make, each with the pair that it is described by.
 
     Args:
-        works: In the order in which they were given.
-        stamps: Finds the places of all work by numbers, without or with ``threads_talk``. Work
-            without a place is left out.
+        pairs: In the order of their second pieces of work.
         key: Pairs with the same key are one race.
         operation: Describes a piece of work by its number and its use of the memory.
         missing_call: Words the call that orders the second of two numbers after the first, given
             the place before which the call belongs.
-        more: Finds other pairs that race, given the places of all work.
-        in_turn: Puts the two of a pair into the order in which the fix has to run them.
     """
-    strictly, loosely = stamps(False), stamps(True)  # noqa: FBT003 - a callable has no keywords
-    found: defaultdict[Hashable, _Alike] = defaultdict(_Alike)
-    for pair in map(in_turn, chain(search.find(works, strictly, loosely), more(strictly))):
-        found[key(pair)].add(pair)
+    found: defaultdict[Hashable, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        found[key(pair)].append(pair)
     races = []
     for alike in found.values():
-        pair = alike.pairs[0]
+        pair = next((one for one in alike if one.is_certain), alike[0])
         both = pair.first, pair.second
-        first = operation(pair.first, strongest({one.one.mode for one in alike.pairs}))
-        second = operation(pair.second, strongest({one.other.mode for one in alike.pairs}))
+        # an operation that reads and writes an array has two accesses
+        same = [one for one in alike if one[:2] == both]
+        first = operation(pair.first, strongest({one.one.mode for one in same}))
+        second = operation(pair.second, strongest({one.other.mode for one in same}))
         race = Race(
-            array_of(pair),
+            array_of(pair.one, pair.other),
             first,
             second,
             pair.is_certain,
             fix(first, second, partial(missing_call, *both)),
-            alike.count,
+            len({one[:2] for one in alike}),
         )
         races.append((race, pair))
     return races
 
 
-class _Alike:
-    """The pairs of one race, which come in the order of their second piece of work."""
-
-    def __init__(self) -> None:
-        self.pairs: list[Pair] = []
-        """The pairs of the two pieces of work that describe the race, a certain one first.
-
-        An operation that reads and writes an array has two accesses.
-        """
-        self.count = 0
-        self._firsts: set[int] = set()
-        self._second: int | None = None
-
-    def add(self, pair: Pair) -> None:
-        if pair.second != self._second:
-            self._firsts, self._second = set(), pair.second
-        self.count += pair.first not in self._firsts
-        self._firsts.add(pair.first)
-        shown = self.pairs[0] if self.pairs else None
-        is_same = shown is not None and (shown.first, shown.second) == (pair.first, pair.second)
-        if shown is None or (pair.is_certain and not shown.is_certain):
-            self.pairs = [pair, *(self.pairs if is_same else ())]
-        elif is_same:
-            self.pairs.append(pair)
-
-
-def array_of(pair: Pair) -> RacedArray:
-    """Return a report's array for both accesses: the array that has a name, if one has."""
-    arrays: tuple[RacedArray, RacedArray] = pair.one.array, pair.other.array
-    return min(arrays, key=lambda array: array.name is None)
+def array_of(one: Access, other: Access) -> RacedArray:
+    """Return a report's array for two accesses: one with a name, and the larger one."""
+    arrays: tuple[RacedArray, RacedArray] = one.array, other.array
+    return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
 
 
 def strongest(modes: set[Mode]) -> Mode:

@@ -85,13 +85,8 @@ def find(
         strictly: The places of the work by all orders that are sure, by numbers.
         loosely: The places by all orders that there may be.
     """
-    filed: defaultdict[Hashable, list[_ChainAccesses]] = defaultdict(list)
-    sites: dict[Hashable, Hashable] = {}
-    given = [
-        work._replace(site=sites.setdefault(work.site, work.site))  # one object for equal ones
-        for work in works
-        if work.accesses and work.number in strictly
-    ]
+    filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
+    given = [work for work in works if work.accesses and work.number in strictly]
     has_unknown = any(one.allocation is None for work in given for one in work.accesses)
     for work in given:
         stamp = strictly[work.number]
@@ -107,53 +102,27 @@ def find(
         for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
                 chains = filed[where]
-                own = next((one for one in chains if one.chain == stamp.chain), None)
-                if own is None:
-                    own = _ChainAccesses(stamp.chain)
-                    chains.append(own)
-                own.add(_Entry((work.site, *access[:4]), work.number, access, stamp.place))
-
-
-def unordered_sites(
-    works: Iterable[tuple[int, Hashable]], stamps: Mapping[int, Stamp]
-) -> Iterator[tuple[int, int]]:
-    """Yield two pieces of work that nothing orders, for each pair of sites that has some.
-
-    Each piece of work is its number and its site.
-    """
-    found: set[frozenset[Hashable]] = set()
-    last: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for number, site in works:
-        stamp = stamps[number]
-        for other, numbers in last.items():
-            both = frozenset({other, site})
-            if both not in found:
-                for earlier in numbers:
-                    if not are_ordered(stamps[earlier], stamp):
-                        found.add(both)
-                        yield earlier, number
-                        break
-        # work without an order with earlier work of the site has none with this work either
-        last[site] = [one for one in last[site] if not is_before(stamps[one], stamp)]
-        last[site].append(number)
+                if stamp.chain not in chains:
+                    chains[stamp.chain] = _ChainAccesses(stamp.chain)
+                chains[stamp.chain].add(
+                    _Entry((work.site, *access[:4]), work.number, access, stamp.place)
+                )
 
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
 _FEW = 16  # entries that are looked at one by one
-_NONE: dict[Hashable, _Entry] = {}
-_NO_CELLS: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
 _place = attrgetter("place")
 
 
 def _others(
-    filed: Mapping[Hashable, list[_ChainAccesses]], allocation: Hashable, stamp: Stamp
+    filed: Mapping[Hashable, dict[int, _ChainAccesses]], allocation: Hashable, stamp: Stamp
 ) -> Iterator[_ChainAccesses]:
     """Yield the accesses that may be to the same memory: of this or of an unknown allocation.
 
     A chain whose accesses all come before the work is left out.
     """
     for where in (_ALL,) if allocation is None else (allocation, None):
-        for one in filed.get(where, ()):
+        for one in filed.get(where, {}).values():
             if one.chain != stamp.chain and known(stamp.before, one.chain) < one.end:
                 yield one
 
@@ -171,37 +140,24 @@ class _Entry(NamedTuple):
 class _ChainAccesses:
     """The accesses of one chain to one allocation."""
 
-    __slots__ = ("_cells", "_entries", "_latest", "chain", "end")
-
     def __init__(self, chain: int) -> None:
         self.chain = chain
         self.end: float = 0  # the last place
-        self._entries: list[_Entry] = []  # by their places; also replaced ones if there are many
-        self._latest = _NONE  # the entries by their keys, if there are many, as the next one
+        self._entries: list[_Entry] = []  # by their places; also replaced ones
+        self._latest: dict[Hashable, _Entry] = {}  # the entries by their keys, as the next one
         # by the power of two that holds them, and by their address in units of that
-        self._cells = _NO_CELLS
+        self._cells: dict[int, dict[int, dict[Hashable, _Entry]]] = {}
 
     def add(self, entry: _Entry) -> None:
         """File an access."""
         self.end = max(self.end, entry.place)
-        if self._latest:
-            self._file(entry)
-            if len(self._entries) > 2 * len(self._latest):
-                self._entries = sorted(self._latest.values(), key=_place)
-                return
-        else:
-            self._entries = [one for one in self._entries if one.key != entry.key]
-            if len(self._entries) == _FEW:
-                self._latest, self._cells = {}, {}
-                for one in (*self._entries, entry):
-                    self._file(one)
-        insort(self._entries, entry, key=_place)
-
-    def _file(self, entry: _Entry) -> None:
         start, stop = entry.access.extent.start, entry.access.extent.stop
         power = (stop - start - 1).bit_length()
         self._latest[entry.key] = entry
         self._cells.setdefault(power, {}).setdefault(start >> power, {})[entry.key] = entry
+        insort(self._entries, entry, key=_place)
+        if len(self._entries) > 2 * len(self._latest):
+            self._entries = sorted(self._latest.values(), key=_place)
 
     def near(self, extent: Extent, before: Clock) -> Iterator[tuple[int, Access]]:
         """Yield the accesses that overlap an extent and lie after the places that a clock knows."""
@@ -221,7 +177,7 @@ class _ChainAccesses:
         ]
         if not cells or sum(len(near) for _, near in cells) > left:
             for entry in self._entries[start:]:
-                if not self._latest or self._latest[entry.key] is entry:
+                if self._latest[entry.key] is entry:
                     yield entry
         else:
             for places, near in cells:

@@ -101,7 +101,6 @@ def test_without_a_driver_a_program_is_looked_at_on_the_host_alone(cupti, monkey
 
 # -- without callbacks --------------------------------------------------------------------------
 
-NOT_LOOKED_AT = "NumPy and Python outside of streams and in the bodies of scopes"
 UNSEEN = "all work on CUDA streams, which is not counted: there is no libcupti"
 
 
@@ -111,9 +110,9 @@ def test_work_on_cuda_streams_is_told_to_be_missing():
     with sk.races() as report:
         stream.submit(np.copyto, array, 1)
         sk.new_stream("cuda").sync()
-    assert report.coverage.missed == (NOT_LOOKED_AT, UNSEEN)
+    assert report.coverage.missed[1:] == (UNSEEN,)  # after what no report looks at
     assert (report.coverage.understood, report.coverage.total) == (1, 1)
-    assert str(report.coverage).endswith(f"understood; not: {NOT_LOOKED_AT}, {UNSEEN}.")
+    assert str(report.coverage).endswith(f", {UNSEEN}.")
 
 
 @pytest.mark.usefixtures("no_cupti")
@@ -135,8 +134,7 @@ def test_a_driver_that_gives_an_error_is_told_and_stops_no_program():
         emulator.fail(call, driver.CUresult.CUDA_ERROR_UNKNOWN)
     with sk.races() as report:
         sk.new_stream("cpu").submit(np.copyto, np.zeros(3), 1)
-    uncounted = "all work on CUDA streams, which is not counted"
-    assert report.coverage.missed == (NOT_LOOKED_AT, uncounted)
+    assert report.coverage.missed[1:] == ("all work on CUDA streams, which is not counted",)
     assert report.coverage.understood == 1
 
 
@@ -369,7 +367,7 @@ def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
     with sk.races() as report:
         cupti.fill(s, array)
         cupti.call(UNKNOWN[0], words(0), name=b"cuLaunchNewKernel")
-    assert report.coverage.missed == ("cuLaunchNewKernel, which is new",)
+    assert report.coverage.missed == ("cuLaunchNewKernel",)
 
 
 @pytest.mark.parametrize("call", ["cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"])
@@ -378,7 +376,7 @@ def test_calls_after_which_the_rest_is_not_sure_are_named(cupti, array, call):
     with sk.races() as report:
         cupti.fill(s, array)
         cupti.ask(call)
-    assert report.coverage.missed == (f"{call}, which is not followed",)
+    assert report.coverage.missed == (call,)
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyDtoA", "cuMemcpyAtoH", "cuMemcpyHtoA", "cuMemcpyAtoD"])

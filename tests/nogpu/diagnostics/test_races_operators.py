@@ -45,6 +45,7 @@ def lines(report):
 def test_what_a_function_does_after_it_gave_work_waits_for_that(a, b, x, y):
     def outer(is_right=False):
         x.add_(1)
+        b.wait(a)
         b.submit(y.copy_, x)
         if is_right:
             a.wait(b)

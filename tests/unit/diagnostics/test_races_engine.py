@@ -470,12 +470,6 @@ def test_work_that_is_ordered_is_not_compared(compared):
     assert len(compared) < 4000
 
 
-def test_many_sites_that_nothing_orders_are_told_once_each():
-    places = {number: order.Stamp(number + 1, 1, ()) for number in range(100)}
-    works = [(number, number % 2) for number in range(100)]
-    assert list(search.unordered_sites(works, places)) == [(0, 1), (0, 2), (1, 3)]
-
-
 def test_a_clock_is_shared_until_a_wait_changes_it():
     clocks = order.VectorClocks()
     one, other = clocks.work("a", "host"), clocks.work("a", "host")
