@@ -24,7 +24,7 @@ AT_MOST = {  # lines as ruff formats them
     "_cli": 1_100,
     "the rest": 300,
     "C": 600,
-    "tests": 72_000,
+    "tests": 73_100,
 }
 
 
