@@ -82,7 +82,8 @@ for who, given in answers.items():
     all_right = all_right and right == REQUESTS
     print(f"{right} of {REQUESTS} answers of {who} are right.")
 if on_gpu:
-    print(f"{model.captures} graph was captured, and {model.hits} calls launched it.")
+    counted = f"{model.captures} graph was captured, and {model.hits} calls launched it"
+    print(f"{counted}, on {streams[0].device}.")
 else:
     print("Without a GPU each call ran the function, on the cpu.")
 sys.exit(not all_right)

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit._cuda import driver
 from streamkit._queues import loaded_libraries
-from streamkit.protocols import Capture
-from streamkit.protocols.adapters import all_offered
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -40,10 +38,10 @@ def read(target: CudaStream[Any] | None, models: Iterable[object] = ()) -> Setti
 
 
 def _addresses(models: Iterable[object]) -> Iterator[int]:
-    adapters = [library.adapter for library in loaded_libraries.libraries()]
-    for weights_of in all_offered(adapters, Capture.weights_of):
-        for model in models:
-            yield from weights_of(model) or ()
+    for library in loaded_libraries.libraries():
+        if library.settings is not None and library.settings.weights_of is not None:
+            for model in models:
+                yield from library.settings.weights_of(model) or ()
 
 
 def models_of(fn: Any) -> Iterator[object]:

@@ -463,6 +463,8 @@ class Settings(NamedTuple):
     A value that is equal to no other keeps a call from being a graph, where the library has to see
     all that the function does.
     """
+    weights_of: Callable[[Any], tuple[int, ...] | None] | None = None
+    """Returns the present addresses of the arrays of a model; None for any other object."""
 
 
 class NeedsFunction:
@@ -540,9 +542,6 @@ class Capture(Protocol, metaclass=Group):
         ``graphed`` asks for them once, and reads their values at each call: other values need
         another graph. The current device is no setting here, because ``graphed`` knows it.
         """
-
-    def weights_of(self, model: Any) -> tuple[int, ...] | None:
-        """Return the present addresses of the arrays of ``model``; None for any other object."""
 
     def begins_capture(self, stream: Any, mode: str, origin: Any) -> CapturePart:
         """Return the part that begins the capture; its ``end`` gives a CapturedGraph.

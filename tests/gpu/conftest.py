@@ -7,6 +7,11 @@ import gc
 import pytest
 
 
+def pytest_configure(config):
+    """Register a marker that a page's tests have, where StreamKit's plugin is not installed."""
+    config.addinivalue_line("markers", "streamkit_gpu: as in the plugin")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def primary_context():
     from support.gpu.raw import check, driver

@@ -25,7 +25,7 @@ from streamkit.backends._torch.capture import explain_capture
 from streamkit.backends._torch.compiler import leave_streamkit_alone
 from streamkit.backends._torch.kernels import explain_kernel, pieces_of_memory
 from streamkit.backends._torch.operators import host_memory, watch_operators
-from streamkit.backends._torch.settings import settings, weights_of
+from streamkit.backends._torch.settings import settings
 from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Queue, Storage, Traits
 from streamkit.protocols.queues import PER_THREAD
 
@@ -42,7 +42,6 @@ __all__ = [
     "pieces_of_memory",
     "settings",
     "watch_operators",
-    "weights_of",
 ]
 
 name = "torch"

@@ -30,7 +30,7 @@ _NAMES = (
 
 
 def settings() -> Settings:
-    return Settings(_NAMES, _read)
+    return Settings(_NAMES, _read, weights_of)
 
 
 def _public_precision(_backend: str, operation: str) -> str:

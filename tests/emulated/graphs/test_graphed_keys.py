@@ -155,6 +155,7 @@ def test_the_settings_of_any_library_count(program):  # noqa: F811 - the fixture
 
 
 HAS_MODELS = """
+from streamkit.protocols import Settings
 
 class Model:
     def __init__(self):
@@ -166,8 +167,8 @@ class Model:
         stream = sk.current_stream().handle
         driver.cuMemsetD32Async(to.device_ctypes_pointer.value, self.weights[1], 4, stream)
 
-def weights_of(model):
-    return tuple(model.weights) if type(model) is Model else None
+def settings():
+    return Settings((), tuple, lambda model: model.weights if type(model) is Model else None)
 """
 WAYS = {
     "a method": "f, more = sk.graphed(model.forward, weights=True), ()",

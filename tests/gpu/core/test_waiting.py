@@ -388,7 +388,7 @@ if __name__ == "__main__":
         try:
             pool.apply(work, [stream])
         except TypeError as error:
-            print("Make a stream in each process" in str(error))
+            print("Make one in each process" in str(error))
     print(work(1))
 """)  # fmt: skip
     assert done.stdout == "1.0\n[0.0, 1.0]\nTrue\n1.0\n", done.stderr
