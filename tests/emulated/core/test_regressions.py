@@ -7,7 +7,7 @@ import pytest
 import emulator
 import streamkit as sk
 from support.emulated.toys import program
-from support.libraries import need, version_of
+from support.libraries import need
 from support.programs import python
 from support.queues import within
 
@@ -30,8 +30,7 @@ def test_a_driver_that_refuses_while_scopes_end_out_of_order(warp_state, nth):
         outer, inner = sk.use(first), sk.use(second)
         outer.__enter__()
         inner.__enter__()
-        warps = version_of("warp-lang") < (1, 19)  # the first is a call of its public functions
-        emulator.fail("cuCtxSetCurrent", 201, nth=nth + warps)
+        emulator.fail("cuCtxSetCurrent", 201, nth=nth)
         with pytest.raises(sk.ScopeError, match=r"Not restored: the device .*\(201\)") as caught:
             outer.__exit__(None, None, None)
         assert repr(second) in str(caught.value)

@@ -11,7 +11,6 @@ import emulator
 import streamkit as sk
 from support.emulated.toys import FAILS, FORGETS, INTERRUPTED, REFUSES, TRACKS, program
 from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
-from support.libraries import version_of
 
 pytestmark = pytest.mark.versions
 
@@ -625,13 +624,12 @@ def test_the_device_is_switched_once_and_once_back(warp):
     with there, there:
         pass
     asked = emulator.all_calls()
-    more = version_of("warp-lang") < (1, 19)  # its public functions may set the device too
-    assert asked["cuCtxSetCurrent"] == 2 + more
+    assert asked["cuCtxSetCurrent"] == 2
     assert not {name for name in asked if "CtxPush" in name or "PrimaryCtx" in name}
     emulator.reset_calls()
     with here, here:
         pass
-    assert emulator.calls("cuCtxSetCurrent") == more
+    assert emulator.calls("cuCtxSetCurrent") == 0
 
 
 def test_the_first_scope_of_a_stream_makes_views_and_events_in_the_context_that_is_current(warp):
@@ -642,10 +640,9 @@ def test_the_first_scope_of_a_stream_makes_views_and_events_in_the_context_that_
         with stream:
             pass
         counts.append(emulator.calls("cuCtxSetCurrent"))
-    more = version_of("warp-lang") < (1, 19)  # its public functions may set the device too
     # a view's maker may leave another one: it is set back, and no other call was needed, one more
     # where tests before have loaded other libraries; the first scope loads what is needed
-    assert min(counts) <= 2 + more
+    assert min(counts) <= 2
     del stream
     gc.collect()
     for raw in raws:

@@ -140,7 +140,7 @@ ACCEPTED = [
     ),
     Accepted(
         "capture_in_vain",
-        "cuCtxSetCurrent|cuStreamQuery",
+        "cuCtxSetCurrent|cuStreamQuery|cuStreamGetCaptureInfo",
         "a queue that cannot be asked is not among those that the error calls busy",
     ),
     Accepted(
@@ -155,7 +155,7 @@ ACCEPTED = [
     ),
     Accepted(
         "capture_and_drop|capture_a_section|close_after_a_launch",
-        "cuCtxGetCurrent|cuCtxGetDevice|cuStreamIsCapturing",
+        "cuCtxGetCurrent|cuCtxSetCurrent|cuCtxGetDevice|cuStreamIsCapturing",
         "nor is it destroyed while it cannot be told whether a library captures here",
     ),
     Accepted(
@@ -179,15 +179,6 @@ ACCEPTED = [
         CODES.CUDA_ERROR_INVALID_HANDLE,
     ),
 ]
-if version_of("warp-lang") < (1, 19):
-    ACCEPTED.append(
-        Accepted(
-            "(leave|submit).*",
-            "cuCtxSetCurrent",
-            "Warp's public functions make a context current, print what failed, and go on; "
-            "StreamKit then does it itself",
-        )
-    )
 STAYS = [  # where the call that failed is the one that would have put this back
     ("the contexts", lambda _, fault: fault.function == "cuCtxPopCurrent"),  # a library's own
     (
