@@ -506,11 +506,11 @@ def _forward(libraries: Libraries, *, copy: bool) -> Generator[Arms]:
         yield Arms(calls_without(partial(ours, x)), calls_without(partial(theirs, x)))
 
 
-@_row("a model by graphed", _THEIR_FORWARD, at_most=1.0, aim=0.5)
+@_row("a model by graphed", _THEIR_FORWARD, at_most=3.0, aim=1.5)
 def _forward_without_copies(libraries: Libraries) -> Generator[Arms]:
     return _forward(libraries, copy=False)
 
 
-@_row("a model by graphed, copy=True", _THEIR_FORWARD, at_most=3.0, aim=2.0)
+@_row("a model by graphed, copy=True", _THEIR_FORWARD, at_most=7.0, aim=3.0)
 def _forward_with_copies(libraries: Libraries) -> Generator[Arms]:
     return _forward(libraries, copy=True)

@@ -63,7 +63,7 @@ def right_rounds(code, prints, capsys):
     return right
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case[:2]))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_a_program_is_right_and_wrong_without_its_call(case, capsys):
     page, call, without, line, spin = case
     text = (ROOT / page).read_text(encoding="utf-8")
