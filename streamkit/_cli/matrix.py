@@ -178,7 +178,7 @@ LABELS[NATIVE] = "StreamKit"
 
 def load(name: str, device: int, cleanup: contextlib.ExitStack) -> LibraryStreams:
     """Import a library and let it make a stream; any exception says why it cannot."""
-    module = sk if name == NATIVE else machine.load(name)
+    module = machine.load("streamkit" if name == NATIVE else name)
     new_stream: Callable[[], Any]
     handle_of: Callable[[Any], Any] = int
     version = module.__version__
