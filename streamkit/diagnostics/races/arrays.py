@@ -80,9 +80,9 @@ class Owner:
     __slots__ = "is_own", "number", "ref", "user"
 
     def __init__(self, whole: Any, number: int, *, is_own: bool) -> None:
-        self.ref = weakref.ref(whole)
-        self.number = number
-        self.is_own = is_own  # whether the object lives as long as the memory
+        self.ref: weakref.ref[Any] = weakref.ref(whole)
+        self.number: int = number
+        self.is_own: bool = is_own  # whether the object lives as long as the memory
         self.user: object = self  # who alone has used the memory; None if several have
 
 

@@ -76,7 +76,7 @@ class RaceRecorder(HostRecorder):
         """The scopes in which operators ran, by their orders."""
         self.counted: Counter[tuple[str, bool]] = Counter()
         """The operators that are no part of an understood function, by names and ``is_known``."""
-        self.limit = LIMIT
+        self.limit: int = LIMIT
         """The number of steps from which on ``let_go`` is called when the host has waited."""
         self.let_go: Callable[[], object] = int
 

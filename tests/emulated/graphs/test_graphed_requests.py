@@ -22,6 +22,14 @@ from support.queues import together
 pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
 
+@pytest.fixture(autouse=True)
+def warp_alone(warp, monkeypatch):
+    """Hide what other tests have loaded: outside scopes the libraries' streams would not be one."""
+    found = tuple(one for one in loaded_libraries.libraries() if one.name == "warp")
+    monkeypatch.setattr(loaded_libraries, "_found", found)
+    monkeypatch.setattr(loaded_libraries, "_missing", {})
+
+
 @pytest.fixture
 def model(array):
     """A function whose result is one memory, as that of a graph is; no library here makes any."""
