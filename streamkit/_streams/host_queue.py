@@ -156,15 +156,13 @@ def _refuse(circle: list[_Blocked]) -> None:
         f"{blocked.queue.title} runs in the thread {names.get(blocked.queue.thread)!r}"
         for blocked in circle
     )
-    # The thread that holds a queue waits for the thread of the next queue. Where the former runs a
-    # function or a body, the user sees the error. A worker that obeys ``a.wait(b)`` has no caller.
+    # The thread that holds a queue waits for the thread of the next queue. The user sees the error
+    # where the former runs a function, a body, or a destructor between two items. A worker that
+    # obeys ``a.wait(b)`` has no caller, and what follows the wait would run too early.
     waiting = next(
-        (
-            later
-            for earlier, later in zip([circle[-1], *circle], circle, strict=False)
-            if earlier.queue.function or earlier.queue.turn
-        ),
-        circle[0],  # a destructor waits that a worker runs between two items
+        later
+        for earlier, later in zip([circle[-1], *circle], circle, strict=False)
+        if not isinstance(earlier.queue.function, Wait)
     )
     waiting.error = ScopeError(
         f"functions or scopes of host streams wait for one another, and none could end: {text}. "
@@ -384,7 +382,7 @@ class WorkQueue:
         self.first = FirstError()  # that no wait for the queue has raised
         self._items: deque[Item] = deque()
         self._lock = new_lock()  # a destructor that submits may run inside it
-        self.function: Any = None  # the function that runs
+        self.function: Any = None  # the function that runs, or the wait
         self.turn: Turn | None = None  # the turn that another thread has
         self.thread = 0  # the thread that runs an item
         self._pending: dict[Item, None] = {}  # items that have not ended, in their order
@@ -465,7 +463,7 @@ class WorkQueue:
                     break
                 ends = False
                 item = self._items.popleft()
-                self.function = item if isinstance(item, Function) else None
+                self.function = item if isinstance(item, (Function, Wait)) else None
             try:
                 if isinstance(item, QueueEnd):  # before another thread can see that it is reached
                     self.end_item(item)

@@ -300,9 +300,11 @@ def test_a_destructor_between_two_items_may_wait_for_its_stream(stream, hold, re
     assert seen == [stream._work.name] * len(WAITS)
 
 
-def test_a_destructor_in_a_circle_of_streams_is_refused(stream, other, hold, reported):
+@pytest.mark.parametrize("last", ["destructor", "worker"])
+def test_a_destructor_in_a_circle_of_streams_is_refused(stream, other, hold, reported, last):
     """The stream cannot go on without its worker, so the destructor goes on instead."""
     gate, seen = hold(stream), []
+    before = hold(other) if last == "worker" else gate
     event = stream.record()
     waits = [Waits(other, type(other).sync, seen)]
     event._mark.tell(waits.clear)
@@ -310,6 +312,8 @@ def test_a_destructor_in_a_circle_of_streams_is_refused(stream, other, hold, rep
     other.wait(stream)
     other.submit(seen.append, "other")
     gate.open()
+    assert last == "destructor" or eventually(lambda: host_queue._blocked)
+    before.open()
     within(other.sync)
     assert seen == ["stream", "other"]
     assert [type(error) for error, _ in reported] == [sk.ScopeError]
