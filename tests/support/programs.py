@@ -21,6 +21,18 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 ROOTS = tuple(dict.fromkeys(row.root for row in registry.LIBRARIES))
 """The root package of every library that StreamKit knows."""
+LOOK = """
+import sys
+import streamkit as sk
+from streamkit._queues import loaded_libraries, registry  # the public calls need a device
+
+def raised(kind, call, *arguments):
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError("no error")
+"""
 BLOCKER = """
 import sys
 

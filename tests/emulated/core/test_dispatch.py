@@ -217,13 +217,14 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
     WAYS[way](stream)
 
 
+def refuse(self):
+    raise RuntimeError("can't start new thread")
+
+
 # -- without a dispatcher ---------------------------------------------------------------------
 
 
 def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, monkeypatch):
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
     stream = held()
     monkeypatch.setattr(dispatcher, "_dispatcher", None)
     with monkeypatch.context() as patch:
@@ -244,6 +245,19 @@ def test_a_function_of_which_the_dispatcher_cannot_learn_holds_up_no_other(monke
         patch.setattr(dispatcher, "watch", lambda *arguments: False)
         with pytest.raises(RuntimeError, match="cannot start the thread"):
             stream.then(seen.append, 1)
+    assert stream.then(int).result(LONG) == 0
+    assert seen == []
+
+
+def test_a_function_whose_thread_cannot_be_started_is_not_called(held, gate, monkeypatch):
+    """By then the work has run and ``then`` has returned, so the future says it."""
+
+    stream, seen = held(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(host_queue.Worker, "start", refuse)
+        future = stream.then(seen.append, 1)
+        gate.open()
+        assert "cannot start the thread" in str(future.exception(LONG))
     assert stream.then(int).result(LONG) == 0
     assert seen == []
 

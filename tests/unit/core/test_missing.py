@@ -10,7 +10,7 @@ import streamkit as sk
 from streamkit._queues import registry  # the public calls need a device
 from streamkit.types import HostEvent, HostStream
 from support import programs
-from support.programs import ROOTS
+from support.programs import LOOK, ROOTS
 
 pytestmark = pytest.mark.quick
 
@@ -21,19 +21,6 @@ BLOCKED = {row.name: [row.module.partition(".")[0]] for row in registry.LIBRARIE
     "cuda.bindings": ["cuda.bindings"],
 }
 python = functools.partial(programs.python, loaded=("streamkit.diagnostics.doctor.doctor",))
-LOOK = """
-import sys
-import streamkit as sk
-from streamkit._queues import loaded_libraries  # the public calls need a device
-from streamkit._queues import registry  # the public calls need a device
-
-def raised(kind, call, *arguments):
-    try:
-        call(*arguments)
-    except kind as error:
-        return error
-    raise AssertionError("no error")
-"""
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

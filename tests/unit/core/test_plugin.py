@@ -9,23 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support.programs import python
+from support.programs import LOOK, python
 
 PROJECT = Path(__file__).parents[2] / "plugin"
-START = """
-import sys
-import streamkit as sk
-from streamkit import protocols
-from streamkit._queues import registry  # the public calls need a device
-from streamkit._queues import loaded_libraries  # the same calls
-
-def raised(kind, call, *arguments):
-    try:
-        call(*arguments)
-    except kind as error:
-        return error
-    raise AssertionError("no error")
-"""
+START = f"{LOOK}\nfrom streamkit import protocols\n"
 
 
 @pytest.fixture(scope="module")

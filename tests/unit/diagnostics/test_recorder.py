@@ -21,22 +21,10 @@ from streamkit.diagnostics.recording.calls import (  # facts, by CUPTI's numbers
 )
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription  # the same
-from support import driver_calls
 from support.cupti import NUMBER, PER_THREAD
 
 CONTEXT, AT = 77, 4096
 MEMORY = (AT, 64, False, CONTEXT)  # as the driver says
-
-
-@pytest.fixture(scope="module")
-def all_calls(tmp_path_factory):
-    return driver_calls.made(tmp_path_factory.mktemp("calls"))
-
-
-@pytest.fixture
-def calls(all_calls, monkeypatch):
-    all_calls.connect(monkeypatch.setattr)
-    return all_calls
 
 
 class Noted:

@@ -21,17 +21,6 @@ RECORDS = int(os.environ.get("STREAMKIT_RECORDS", "100000"))
 TESTS = str(build.SOURCES.parents[1])
 
 
-@pytest.fixture(scope="module")
-def all_calls(tmp_path_factory):
-    return driver_calls.made(tmp_path_factory.mktemp("calls"))
-
-
-@pytest.fixture
-def calls(all_calls, monkeypatch):
-    all_calls.connect(monkeypatch.setattr)
-    return all_calls
-
-
 @pytest.fixture
 def noted(calls):
     """End the recording; return the facts that are calls."""
