@@ -110,8 +110,10 @@ class _Trial:
         self._other.close()
 
     def check(self) -> None:
+        # before each run, because any stream may still work on the arguments
+        driver.sync_context(self._stream.context)
         self._run()
-        driver.sync_context(self._stream.context)  # any stream may still work on the arguments
+        driver.sync_context(self._stream.context)
         with _audited() as seen:
             if seen is not None:
                 self._run()
