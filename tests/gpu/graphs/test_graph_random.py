@@ -15,7 +15,7 @@ import streamkit as sk
 from streamkit.backends._torch.random_numbers import ARE_SHARED  # whether torch alone is wrong
 from support.gpu import graph_arms
 from support.gpu.graph_arms import WithStreamKit
-from support.gpu.raw import check, driver
+from support.gpu.raw import check, driver, held
 from support.libraries import need
 from support.queues import together
 
@@ -134,6 +134,7 @@ def test_a_capture_beside_a_launch_leaves_its_numbers(torch, arm, gate):
     torch.manual_seed(5)
     draw(torch)
     graph.launch(side)
+    assert held(side.handle)  # so that the numbers which torch writes before the graph are there
     with torch.cuda.stream(later.to("torch")):  # ``arm`` would wait for the launch
         other = torch.cuda.CUDAGraph()
     if arm is WithTorch:

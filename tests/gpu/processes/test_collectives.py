@@ -252,7 +252,7 @@ def test_the_memory_and_the_stream_that_waited_may_end_in_any_order(tmp_path, en
 
 
 REMEMBERS = """
-import gc
+import gc, time
 t, gate = cupy.cuda.Stream(non_blocking=True), Gate()
 summed = torch.ones(1 << 20, device="cuda")
 future = dist.all_reduce(summed, async_op=True).get_future()
@@ -267,8 +267,13 @@ address = summed.data_ptr()
 del summed, future
 gc.collect()
 sk.new_stream()
-blocks = [one for found in torch.cuda.memory_snapshot() for one in found["blocks"]]
-print([one["state"] for one in blocks if one["address"] == address])
+for _ in range(40):  # NCCL's thread lets go of what it has reduced a little later
+    blocks = [one for found in torch.cuda.memory_snapshot() for one in found["blocks"]]
+    states = [one["state"] for one in blocks if one["address"] == address]
+    if states != ["active_allocated"]:
+        break
+    time.sleep(0.05)
+print(states)
 gate.open()
 gate.free()
 """
