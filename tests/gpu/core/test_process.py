@@ -25,7 +25,7 @@ def test_a_forked_child_is_told_and_the_parent_is_unharmed():
                          lambda: stream.wait(event), sk.default_stream, stream.__enter__):
                 try:
                     call()
-                except sk.ForkedProcessError as error:
+                except sk.errors.ForkedProcessError as error:
                     told += "spawn" in str(error)
             repr(stream)
             del stream, event
@@ -198,7 +198,7 @@ print("dropped", flush=True)
 kept = [ours()]
 try:
     kept[0].launch(sk.new_stream("cpu"))
-except sk.DeviceMismatchError as error:
+except sk.errors.DeviceMismatchError as error:
     kept.append(error)
 torchs(kept.clear)
 print("with the error of its launch", flush=True)
