@@ -103,7 +103,7 @@ def test_a_name_that_is_elsewhere_is_not_at_the_top_and_the_error_says_where(hom
             getattr(sk, name)
 
 
-def test_a_function_in_two_places_is_one():
+def test_from_handle_and_share_are_one_function_each():
     assert sk.Stream.from_handle is sk.from_handle
     assert sk.processes.share is sk.share
 

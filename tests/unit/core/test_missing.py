@@ -143,12 +143,10 @@ def test_the_default_streams_are_on_the_host(no_driver):
 @pytest.mark.parametrize(
     "function",
     [
-        sk.new_stream,
-        sk.default_stream,
-        lambda device: sk.default_stream(device, per_thread=True),
-        lambda device: sk.new_event(device=device),
+        sk.new_stream, sk.default_stream, lambda d: sk.default_stream(d, per_thread=True),
+        lambda d: sk.new_event(device=d),
     ],
-)
+)  # fmt: skip
 def test_a_cuda_device_is_never_replaced_by_the_host(function, device, no_driver):
     with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
         function(device)

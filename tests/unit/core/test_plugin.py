@@ -255,7 +255,7 @@ def test_a_plugin_that_is_wrong_is_named_and_disturbs_nothing_else(program, tmp_
     program(
         f"""
 import broken, warnings
-kind = getattr(sk, {error!r}, TypeError)
+kind = getattr(sk.errors, {error!r}, TypeError)
 error = raised(kind, {asked})
 for part in ("'broken'", *{words}):
     assert part in str(error), (part, error)

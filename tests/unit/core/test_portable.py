@@ -178,9 +178,9 @@ except BackendNotInstalledError as error:
     assert "pip install" not in out
 
 
-@pytest.mark.parametrize("platform", ["Linux", "MacOS", "Microsoft :: Windows"])
-def test_the_package_says_on_which_systems_it_runs(platform):
+def test_the_package_says_on_which_systems_it_was_run():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (_,) = [one for one in project["classifiers"] if one.endswith(f":: {platform}")]
+    systems = [one for one in project["classifiers"] if one.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]

@@ -173,9 +173,8 @@ def wait_for_the_default_streams(undo):
 
 @operation
 def the_default_streams_wait(undo):
-    stream, legacy = fresh(), sk.default_stream(1)
-    per_thread = sk.default_stream(1, per_thread=True)
-    return lambda: (legacy.wait(stream), per_thread.wait(stream))
+    stream, *both = fresh(), sk.default_stream(1), sk.default_stream(1, per_thread=True)
+    return lambda: [one.wait(stream) for one in both]
 
 
 @operation
