@@ -16,7 +16,7 @@ import streamkit as sk
 COUNT = 1_000_001
 
 s = sk.new_stream()  # a CUDA stream, or a host stream where there is no GPU
-on_gpu = s.device != "cpu"
+on_gpu = sk.is_available()
 if on_gpu:
     import cupy as xp
     import torch

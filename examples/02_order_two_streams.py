@@ -16,7 +16,7 @@ import streamkit as sk
 ROUNDS = 2_000
 SIZE = 100_000
 
-on_gpu = sk.new_stream().device != "cpu"
+on_gpu = sk.is_available()
 if on_gpu:
     import cupy
     import torch

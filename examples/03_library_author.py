@@ -11,10 +11,10 @@ except ModuleNotFoundError:
 import streamkit as sk
 
 s = sk.new_stream()
-if s.device == "cpu":
-    xp = np
-else:
+if sk.is_available():
     import cupy as xp
+else:
+    xp = np
 
 
 def smooth(x: Any, *, stream: sk.StreamLike | None = None) -> Any:
@@ -34,7 +34,7 @@ with s:
     x = xp.arange(9.0)
     results["inside its scope"] = smooth(x)  # on s: it is current here
 results["given the stream"] = smooth(x, stream=s)
-if s.device != "cpu":
+if sk.is_available():
     import torch
 
     theirs = torch.cuda.Stream()  # a stream of a library that `smooth` has never heard of

@@ -6,7 +6,7 @@ import time
 import streamkit as sk
 
 s = sk.new_stream()
-if s.device == "cpu":
+if not sk.is_available():
 
     def work() -> None:
         """Take 30 ms of a host stream."""

@@ -16,7 +16,7 @@ import streamkit as sk
 # Non-blocking: nothing but the wait below orders them.
 here = sk.new_stream(nonblocking=True, name="here")
 there = sk.new_stream(here.device, nonblocking=True, name="there")
-if here.device == "cpu":
+if not sk.is_available():
     x, y = np.zeros(1000), np.zeros(1000)
 
     def write() -> None:

@@ -17,7 +17,7 @@ import streamkit as sk
 PARTS, SIZE = 4, 10_000
 
 join = sk.new_stream(name="join")
-if join.device == "cpu":
+if not sk.is_available():
     numbers = np.zeros(PARTS * SIZE)
 else:
     import cupy
@@ -28,7 +28,7 @@ else:
 
 def fill(part: int) -> None:
     """Fill one part, slowly."""
-    if join.device == "cpu":
+    if not sk.is_available():
         time.sleep(0.02)
     numbers[part * SIZE : (part + 1) * SIZE] = part + 1
 
@@ -37,7 +37,7 @@ def on_its_own_queue(part: int) -> sk.Stream:
     """Let the worker's queue do the work, and return it."""
     s = sk.new_stream(join.device, name=f"part {part}")
     s.wait(join)  # the array is there
-    if join.device == "cpu":
+    if not sk.is_available():
         s.submit(fill, part)
     else:
         with sk.use(s, libraries=["cupy"]):  # each thread's own; Warp's is the process's

@@ -13,10 +13,10 @@ import streamkit as sk
 REQUESTS = 100
 
 streams = [sk.new_stream(name=f"worker {number}", nonblocking=True) for number in range(4)]
-if streams[0].device == "cpu":
-    xp = np
-else:
+if sk.is_available():
     import cupy as xp
+else:
+    xp = np
 
 
 async def answer(request: int) -> float:

@@ -12,7 +12,7 @@ except ModuleNotFoundError:
 import streamkit as sk
 
 s = sk.new_stream(name="one for all")
-on_gpu = s.device != "cpu"
+on_gpu = sk.is_available()
 if on_gpu:
     import cupy
     import torch

@@ -12,7 +12,7 @@ import streamkit as sk
 SIZE = 1000
 
 s = sk.new_stream(nonblocking=True)
-if s.device == "cpu":
+if not sk.is_available():
     x, y = np.zeros(SIZE), np.zeros(SIZE)
     fill = x.fill
 

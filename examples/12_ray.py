@@ -24,7 +24,7 @@ class Simulation:
 
     def __init__(self) -> None:
         self.s = sk.new_stream(name="simulation")
-        self.xp = np if self.s.device == "cpu" else import_module("cupy")
+        self.xp = import_module("cupy") if sk.is_available() else np
 
     def step(self, step: int) -> object:
         """Write the array of a step."""
@@ -45,7 +45,7 @@ class Model:
 
     def learn(self, numbers: object) -> None:
         """Queue the work on an array, and return: the next step goes on meanwhile."""
-        if self.s.device == "cpu":
+        if not sk.is_available():
             self.s.submit(lambda: self.seen.append(numbers.sum()))
             return
         torch = import_module("torch")

@@ -30,7 +30,7 @@ def own_stream() -> sk.Stream:
 def load(part: int) -> object:
     """Write an array: with CuPy, or with NumPy where there is no GPU."""
     s = own_stream()
-    xp = np if s.device == "cpu" else import_module("cupy")
+    xp = import_module("cupy") if sk.is_available() else np
     with sk.use(s):
         numbers = xp.empty(SIZE)
     s.submit(xp.copyto, numbers, part)
@@ -42,7 +42,7 @@ def total(*parts: object) -> tuple[float, str]:
     """Add arrays of other tasks, and perhaps of other workers: with torch, or with NumPy."""
     s = own_stream()
     with sk.use(s, ordered=True):  # Dask has brought them on the default stream
-        if s.device == "cpu":
+        if not sk.is_available():
             added = sum(parts).sum()
         else:
             added = sum(map(import_module("torch").from_dlpack, parts)).sum()

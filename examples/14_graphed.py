@@ -15,7 +15,7 @@ import streamkit as sk
 
 SIZE = 1000
 
-on_gpu = sk.new_stream().device != "cpu"
+on_gpu = sk.is_available()
 if on_gpu:
     import cupy as xp
     import torch

@@ -18,7 +18,7 @@ import streamkit as sk
 
 REQUESTS, WORKERS, SIZE = 100, 4, 1000
 
-on_gpu = sk.new_stream().device != "cpu"
+on_gpu = sk.is_available()
 if on_gpu:
     import torch
 

@@ -11,7 +11,8 @@
 streams     new_stream  wrap  from_handle  default_stream  current_stream  current_streams
 events      new_event  wrap_event
 work        use  follow  handoff  capture  graphed  share
-checks      assert_one_queue  audit  races  doctor
+checks      is_available  assert_one_queue  audit  races  doctor
+modules     errors  types  testing  processes  protocols
 
 The guides are in the folder ``docs`` of the repository, and begin with docs/index.md.
 """
@@ -21,33 +22,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from streamkit import errors as errors
+from streamkit import protocols as protocols
 from streamkit._streams.current import assert_one_queue, current_stream, current_streams, use
 from streamkit._streams.event import new_event, wrap_event
-from streamkit._streams.factories import (
-    default_stream,
-    from_handle,
-    new_stream,
-    per_thread_stream,
-)
+from streamkit._streams.factories import default_stream, from_handle, is_available, new_stream
 from streamkit._streams.stream import wrap
 from streamkit.backends import names
-from streamkit.errors import (
-    BackendNotInstalledError,
-    CaptureError,
-    DeviceMismatchError,
-    DriverError,
-    ForkedProcessError,
-    NoDeviceError,
-    OneQueueError,
-    RaceError,
-    ScopeError,
-    StreamClosedError,
-    StreamKitError,
-    UnsupportedStreamError,
-)
-from streamkit.protocols import Event, Graph, Stream, StreamLike
+from streamkit.errors import StreamKitError
+from streamkit.protocols import Event, Stream, StreamLike
 
 if TYPE_CHECKING:
+    from streamkit import processes as processes
+    from streamkit import testing as testing
+    from streamkit import types as types
     from streamkit._graphs.capture import capture
     from streamkit._graphs.graphed import graphed
     from streamkit._streams.follow import follow
@@ -66,45 +54,31 @@ _LATER = {  # loaded at first use: not every program needs them
     "follow": "streamkit._streams.follow",
     "graphed": "streamkit._graphs.graphed",
     "handoff": "streamkit._streams.handoff",
+    "processes": "streamkit.processes",
     "races": "streamkit.diagnostics.races.races",
     "share": "streamkit.processes.leases",
+    "testing": "streamkit.testing",
+    "types": "streamkit.types",
 }
 
-_ELSEWHERE = {  # names that users may look for here, and the module that has each
-    "ArrayToken": "processes",
-    "CudaEvent": "types",
-    "CudaGraph": "types",
-    "CudaStream": "types",
-    "EventToken": "processes",
-    "GraphedFunction": "types",
-    "HostEvent": "types",
-    "HostStream": "types",
-    "Lease": "processes",
-    "accesses": "testing",
-    "adversarial": "testing",
-    "assert_follows": "testing",
-    "for_seeds": "testing",
-    "open_event": "processes",
-    "token_from_bytes": "processes",
-}
+_ELSEWHERE = {  # names that users may look for here, by the module that has them
+    "errors": errors.__all__,
+    "processes": ["ArrayToken", "EventToken", "Lease", "open_event", "token_from_bytes"],
+    "testing": [
+        "Check", "Report", "accesses", "adversarial", "assert_follows", "check_adapter", "checks",
+        "for_seeds",
+    ],
+    "types": [
+        "CudaEvent", "CudaGraph", "CudaStream", "Graph", "GraphedFunction", "HostEvent",
+        "HostStream", "Outcome",
+    ],
+}  # fmt: skip
 
 __all__ = [
-    "BackendNotInstalledError",
-    "CaptureError",
-    "DeviceMismatchError",
-    "DriverError",
     "Event",
-    "ForkedProcessError",
-    "Graph",
-    "NoDeviceError",
-    "OneQueueError",
-    "RaceError",
-    "ScopeError",
     "Stream",
-    "StreamClosedError",
     "StreamKitError",
     "StreamLike",
-    "UnsupportedStreamError",
     "assert_one_queue",
     "audit",
     "capture",
@@ -116,9 +90,9 @@ __all__ = [
     "from_handle",
     "graphed",
     "handoff",
+    "is_available",
     "new_event",
     "new_stream",
-    "per_thread_stream",
     "races",
     "share",
     "use",
@@ -130,21 +104,20 @@ __all__ = [
 if not TYPE_CHECKING:  # to type checkers every name would be there
 
     def __getattr__(name: str) -> Any:
-        if name in _ELSEWHERE:
-            home = f"{__name__}.{_ELSEWHERE[name]}"
-            message = f"{__name__}.{name} is in {home}: write 'from {home} import {name}'."
-            raise AttributeError(message)
         if name not in _LATER:
             message = f"module {__name__!r} has no attribute {name!r}"
-            line = names.answers("package").get(name)
+            homes = (home for home, listed in _ELSEWHERE.items() if name in listed)
+            line = next((f"{__name__}.{home}.{name}" for home in homes), None)
+            line = line or names.answers("package").get(name)
             if line is not None:
                 message += f": write '{line}' instead."
             elif not name.startswith("_") and name in dir(Stream):
                 message += f": a stream has it, as in 's.{name}'."
             raise AttributeError(message)
-        found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        module = importlib.import_module(_LATER[name])
+        found = globals()[name] = getattr(module, name, module)
         return found
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted({*__all__, *_LATER, "errors", "protocols", "__version__"})

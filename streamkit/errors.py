@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "BackendNotInstalledError", "CaptureError", "DeviceMismatchError", "DriverError",
+    "ForkedProcessError", "NoDeviceError", "OneQueueError", "RaceError", "ScopeError",
+    "StreamClosedError", "StreamKitError", "UnsupportedStreamError",
+]  # fmt: skip
+
 _LOOK_BEFORE = (
     "An error of earlier GPU work can surface here: look at what ran on this device before."
 )

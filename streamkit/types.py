@@ -1,7 +1,7 @@
 """The classes of what StreamKit's functions return: for annotations and ``isinstance``.
 
-Most code needs none of them, because ``streamkit.Stream``, ``streamkit.Event`` and
-``streamkit.Graph`` say what all streams, events and graphs have.
+Most code needs none of them, because ``streamkit.Stream``, ``streamkit.Event`` and ``Graph`` say
+what all streams, events and graphs have.
 """
 
 from streamkit._graphs.graph import CudaGraph
@@ -11,11 +11,13 @@ from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
 from streamkit._streams.then import Outcome
+from streamkit.protocols import Graph
 
 __all__ = [
     "CudaEvent",
     "CudaGraph",
     "CudaStream",
+    "Graph",
     "GraphedFunction",
     "HostEvent",
     "HostStream",

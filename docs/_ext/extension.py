@@ -26,7 +26,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
 
 import streamkit
-from streamkit import processes, protocols, testing, types
+from streamkit import errors, processes, protocols, testing, types
 from streamkit.diagnostics.pictures.styles import STYLES
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def entry(phrase: str, anchor: str) -> nodes.Node:
 # -- docstrings -------------------------------------------------------------------------------
 
 # the first in which a name is public is where it is documented
-HOMES = (streamkit, protocols, processes, types, testing)
+HOMES = (streamkit, errors, processes, types, protocols, testing)
 
 
 def public_name(target: str) -> str | None:
@@ -206,8 +206,8 @@ def hide_abstract(*arguments: Any) -> None:
 
 def _as_link(found: re.Match[str]) -> str:
     name = found[0]
-    if name in streamkit.__all__:
-        return f":class:`~streamkit.{name}`"
+    if name in errors.__all__:
+        return f":class:`~{public_name(name)}`"
     return f":class:`{name}`" if hasattr(builtins, name) else name
 
 
@@ -217,7 +217,9 @@ def _as_name(found: re.Match[str]) -> str:
     return f":obj:`{name} <{home}{name.removeprefix(root)}>`" if home else found[0]
 
 
-_NAME = re.compile(r"``(?:streamkit\.)?(?:(?:processes|testing|types)\.)?((\w+)(?:\.\w+)?)``")
+_NAME = re.compile(
+    r"``(?:streamkit\.)?(?:(?:errors|processes|testing|types)\.)?((\w+)(?:\.\w+)?)``"
+)
 _ERROR = re.compile(r"(?<![\w`.~])[A-Z]\w+Error\b(?!`)")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('([\w.]+)'\)")
 

@@ -79,7 +79,7 @@ def _equip(libraries: Collection[str]) -> tuple[Any, dict[str, Library], list[st
     notes = []
     try:
         s: Any = sk.new_stream()
-    except sk.BackendNotInstalledError as error:
+    except sk.errors.BackendNotInstalledError as error:
         s, notes = sk.new_stream("cpu"), [f"There is a CUDA driver here, but {error}."]
     found, missing = machine.load_each(libraries, partial(load, device=s.device))
     if s.device != "cpu":

@@ -8,11 +8,9 @@ from streamkit._streams import host_stream
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
 from streamkit._support.messages import describe
-from streamkit.errors import UnsupportedStreamError
+from streamkit.errors import StreamKitError, UnsupportedStreamError
 from streamkit.protocols import Stream
 from streamkit.protocols.queues import LEGACY, PER_THREAD, Queue
-
-_MAX_HANDLE = 2**64
 
 
 def from_handle(handle: int, *, device: object = None, owner: object = None) -> CudaStream[None]:
@@ -35,7 +33,7 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
             f"a stream handle is an int (a cudaStream_t), not {describe(handle)}: write int(x) for "
             "another library's integer. Stream objects go to streamkit.wrap(obj)."
         )
-    if not 0 <= handle < _MAX_HANDLE:
+    if not 0 <= handle < 2**64:
         raise ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
     queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
@@ -93,11 +91,9 @@ def new_stream(
 
 
 def _check_priority(priority: object) -> None:
-    if priority is None or priority in ("high", "low"):
-        return
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        message = f"priority {priority!r} is neither an int nor 'high' nor 'low'"
-        raise ValueError(message)  # noqa: TRY004 - the contract's error for a bad priority
+    is_int = isinstance(priority, int) and not isinstance(priority, bool)
+    if not is_int and priority not in (None, "high", "low"):
+        raise ValueError(f"priority {priority!r} is neither an int nor 'high' nor 'low'")
 
 
 def _priority(priority: int | str | None, least: int, greatest: int) -> int:
@@ -114,23 +110,28 @@ def _priority(priority: int | str | None, least: int, greatest: int) -> int:
     return priority
 
 
-def default_stream(device: object = None) -> CudaStream[None] | HostStream:
-    """Return the legacy default stream of a device.
+def default_stream(
+    device: object = None, *, per_thread: bool = False
+) -> CudaStream[None] | HostStream:
+    """Return the legacy default stream of a device, or this thread's own default stream.
 
     Args:
         device: As in ``new_stream``.
+        per_thread: Return this thread's own; other threads get ScopeError from its use.
     """
     if devices.on_host(device):
-        return host_stream.default_stream
-    return CudaStream(identity.identify(Queue(LEGACY, devices.ordinal_of(device))), None)
+        return host_stream.per_thread.stream if per_thread else host_stream.default_stream
+    handle = PER_THREAD if per_thread else LEGACY
+    return CudaStream(identity.identify(Queue(handle, devices.ordinal_of(device))), None)
 
 
-def per_thread_stream(device: object = None) -> CudaStream[None] | HostStream:
-    """Return this thread's own default stream; other threads get ScopeError from its use.
+def is_available() -> bool:
+    """Whether ``new_stream()`` would be a CUDA stream; makes no stream and no context.
 
-    Args:
-        device: As in ``new_stream``.
+    False too where ``new_stream()`` would raise: ``doctor`` says why. The first call starts the
+    driver, after which no forked process can use CUDA. Safe from any thread.
     """
-    if devices.on_host(device):
-        return host_stream.per_thread.stream
-    return CudaStream(identity.identify(Queue(PER_THREAD, devices.ordinal_of(device))), None)
+    try:
+        return driver.is_available()
+    except StreamKitError:
+        return False

@@ -205,8 +205,8 @@ def wrong_thread(what: object, home: object, here: object) -> ScopeError:
     """Return the error for a per-thread default stream used in another thread."""
     return ScopeError(
         f"{describe(what)} is the per-thread default stream of thread {home}; thread {here} has "
-        "another one. Call streamkit.per_thread_stream() in the thread that uses it, or share a "
-        "streamkit.new_stream()."
+        "another one. Call streamkit.default_stream(per_thread=True) in the thread that uses it, "
+        "or share a streamkit.new_stream()."
     )
 
 

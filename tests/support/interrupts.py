@@ -40,7 +40,7 @@ class Calls:
             with no_collections():  # in one an interrupt would be lost, and it would add calls
                 count()
                 operation()
-        except (KeyboardInterrupt, sk.ScopeError):  # the second: outer scopes miss inner ones
+        except (KeyboardInterrupt, sk.errors.ScopeError):  # outer scopes miss inner ones
             pass
         finally:
             do_not_count()

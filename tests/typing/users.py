@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, assert_type
 import numpy as np
 
 import streamkit as sk
-import streamkit.testing
 from streamkit.processes import ArrayToken, EventToken, Lease, open_event, token_from_bytes
 from streamkit.testing import accesses, assert_follows
 from streamkit.types import CudaEvent, CudaGraph, CudaStream, HostStream
@@ -268,9 +267,15 @@ def wrong_streams(fn: Callable[[], None], event: CupyEvent) -> None:
     sk.use("x")  # type: ignore[arg-type]
 
 
+def modules_are_there(graph: CudaGraph) -> sk.types.Graph | sk.protocols.Stream | None:
+    assert_type(sk.errors.DriverError("cuInit", "X", 1).code, int)
+    sk.ScopeError()  # type: ignore[attr-defined]
+    return graph if sk.is_available() else sk.default_stream(per_thread=True)
+
+
 def ten_wrong_lines(s: sk.Stream, t: sk.Stream, x: CudaArray) -> None:
     sk.new_Stream()  # type: ignore[attr-defined]
-    streamkit.testing.assert_folows(s)  # type: ignore[attr-defined]
+    sk.testing.assert_folows(s)  # type: ignore[attr-defined]
     sk.new_stream(non_blocking=True)  # type: ignore[call-arg]
     sk.use(s, t)  # type: ignore[call-arg, arg-type]
     sk.current_stream(x)  # type: ignore[arg-type]

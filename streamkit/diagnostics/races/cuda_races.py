@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     Variable = tuple[str, bool]
     """What a line calls a stream, and whether it is a StreamKit stream, with a method ``wait``."""
 
-_DEFAULTS = {LEGACY: ("sk.default_stream()", True), PER_THREAD: ("sk.per_thread_stream()", True)}
+_DEFAULTS = {
+    LEGACY: ("sk.default_stream()", True),
+    PER_THREAD: ("sk.default_stream(per_thread=True)", True),
+}
 _GRAPHS, _FREES = object(), object()
 """Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}

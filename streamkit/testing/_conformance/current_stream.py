@@ -155,11 +155,11 @@ def _require_refusal(subject: Subject, stream: object) -> None:
     try:
         with _entered(subject.adapter.bind(stream)):
             pass
-    except sk.ScopeError:
+    except sk.errors.ScopeError:
         return
     subject.fail(
         "its current stream is one for all threads, and a second thread moved it away "
-        "from the first one's enter. Raise streamkit.ScopeError there."
+        "from the first one's enter. Raise streamkit.errors.ScopeError there."
     )
 
 

@@ -102,7 +102,7 @@ def borrowed_event_lets_go(subject: Subject) -> None:
 def _is_held(event: int) -> bool:
     try:
         return _gate.is_pending(event)
-    except sk.DriverError:  # the handle is no event any more
+    except sk.errors.DriverError:  # the handle is no event any more
         return False
 
 

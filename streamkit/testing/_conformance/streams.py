@@ -340,11 +340,11 @@ def borrow_lets_go(subject: Subject) -> None:
 
 def borrow_default_streams(subject: Subject) -> None:
     """Build the legacy default stream as the library's own; the per-thread one if it can."""
-    for stream in (sk.default_stream(), sk.per_thread_stream()):
+    for stream in (sk.default_stream(), sk.default_stream(per_thread=True)):
         handle = stream.handle
         try:
             view = stream.to(subject.library)
-        except sk.UnsupportedStreamError as error:
+        except sk.errors.UnsupportedStreamError as error:
             subject.require(
                 handle == _PER_THREAD, f"borrow refused the legacy default stream: {error}"
             )

@@ -96,12 +96,12 @@ class Subject:
         except Exception as error:
             raise AssertionError(
                 f"adapter {self.library!r}: {what} raised {type(error).__name__}: {error}. Let it "
-                "raise streamkit.UnsupportedStreamError, or another TypeError, so that the next "
-                "adapter is asked."
+                "raise streamkit.errors.UnsupportedStreamError, or another TypeError, so that the "
+                "next adapter is asked."
             ) from error
         self.fail(
             f"{what} was taken. Test for the library's own class, and raise "
-            "streamkit.UnsupportedStreamError for anything else."
+            "streamkit.errors.UnsupportedStreamError for anything else."
         )
 
     def require_order(self, first: object, later: object, order: Callable[[], object]) -> None:

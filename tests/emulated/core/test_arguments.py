@@ -59,20 +59,20 @@ def test_a_coroutine_that_a_submitted_function_returns_is_its_error():
 
 @pytest.mark.parametrize("name", ["pytorch", 5, ["torch"]], ids=repr)
 def test_what_is_no_library_is_named(name):
-    with pytest.raises(sk.UnsupportedStreamError, match=r"no adapter for.*Known: .*torch"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"no adapter for.*Known: .*torch"):
         sk.new_stream().to(name)
 
 
 @pytest.mark.parametrize("library", ["torch", "cuda.core"])
 def test_a_library_that_can_wrap_no_event_is_named_with_what_to_do(library):
     need(*library.split(".")[:1])
-    with pytest.raises(sk.UnsupportedStreamError, match=rf"{library}.*s\.wait\(event\)"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=rf"{library}.*s\.wait\(event\)"):
         sk.new_event().to(library)
 
 
 @pytest.mark.parametrize("event", [5, object()], ids=["int", "object"])
 def test_what_is_no_event_is_not_recorded(event):
-    with pytest.raises(sk.UnsupportedStreamError, match="is not an event of a library"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="is not an event of a library"):
         sk.new_stream().record(event)
 
 

@@ -45,7 +45,7 @@ def test_a_closed_stream_is_refused_and_one_made_of_handle_0_is_not(device):
     assert sk.wrap(null) == sk.default_stream(device.device_id)
     for closed in (builder, native, null):
         closed.close()
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             sk.wrap(closed)
 
 
@@ -99,7 +99,7 @@ def test_a_wrapped_stream_that_its_library_closes_is_closed(device, make, used):
     held.clear()
     recycled = [device.create_stream() for _ in range(8)]
     for name, use in USES.items():
-        with pytest.raises(sk.StreamClosedError, match="is closed"):
+        with pytest.raises(sk.errors.StreamClosedError, match="is closed"):
             pytest.fail(f"{name} gave {use(stream)!r}")
     assert stream.closed
     assert not stream.owned
@@ -118,7 +118,7 @@ def test_a_stream_of_a_handle_is_closed_with_the_owner_that_says_so(device):
     view = sk.wrap(stream.to("numba"))
     native.close()
     for one in (stream, view):
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             one.record()
         assert one.closed
         assert not one.owned
@@ -132,7 +132,7 @@ def test_of_two_streams_on_one_queue_the_open_one_goes_on(device, closes):
     keep = type(first).from_handle(int(first.handle))
     (first if closes == "the first" else second).close()
     closed, other = streams if closes == "the first" else reversed(streams)
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         closed.sync()
     if hasattr(first, "is_closed") or closes == "the second":  # else the handle is gone
         other.record().sync()
@@ -148,7 +148,7 @@ def test_a_closed_event_is_no_point_that_was_never_recorded(device):
         lambda: stream.wait(wrapped), lambda: stream.wait(native), lambda: stream.record(wrapped),
         wrapped.sync, lambda: wrapped.done, lambda: wrapped.handle, lambda: sk.wrap_event(native),
     ):  # fmt: skip
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             use()
 
 

@@ -42,7 +42,7 @@ def test_an_error_of_an_event_reaches_all_that_wait_for_its_queue(held, gate, mo
     stream = held()
 
     def fails(event):
-        raise sk.DriverError("cuEventQuery", "CUDA_ERROR_ILLEGAL_ADDRESS", 700)
+        raise sk.errors.DriverError("cuEventQuery", "CUDA_ERROR_ILLEGAL_ADDRESS", 700)
 
     async def main():
         tasks = [asyncio.create_task(wait_for(stream)) for _ in range(4)]
@@ -66,7 +66,7 @@ def test_an_error_on_the_device_reaches_every_waiter(held, gate):
     def sync(what):
         try:
             what.sync(timeout=LONG)
-        except sk.DriverError as error:
+        except sk.errors.DriverError as error:
             outcomes.append(error)
 
     async def main():
@@ -85,12 +85,12 @@ def test_an_error_on_the_device_reaches_every_waiter(held, gate):
         thread.join(LONG)
     assert len(outcomes) == 16 + 8 + 4
     for error in outcomes:
-        assert isinstance(error, sk.DriverError)
+        assert isinstance(error, sk.errors.DriverError)
         assert error.name == "CUDA_ERROR_ILLEGAL_ADDRESS"
     assert len({id(error) for error in outcomes}) == len(outcomes)
-    with pytest.raises(sk.DriverError, match="ILLEGAL_ADDRESS"):
+    with pytest.raises(sk.errors.DriverError, match="ILLEGAL_ADDRESS"):
         asyncio.run(wait_for(streams[0]))
-    with pytest.raises(sk.DriverError, match="ILLEGAL_ADDRESS"):
+    with pytest.raises(sk.errors.DriverError, match="ILLEGAL_ADDRESS"):
         streams[0].then(int)
     emulator.break_down(0)
     gate.open()
@@ -129,7 +129,7 @@ def test_a_call_of_the_caller_that_fails(held, gate, way, call):
     stream.record()
     before = events_alive()
     emulator.fail(call, CODES.CUDA_ERROR_UNKNOWN)
-    with pytest.raises(sk.DriverError, match="UNKNOWN") as caught:
+    with pytest.raises(sk.errors.DriverError, match="UNKNOWN") as caught:
         WAYS[way](stream)
     del caught
     assert eventually(lambda: not host_queue._working)  # those before it have just run
@@ -192,7 +192,7 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
     with capturing(mode) as raw:
         stream = sk.from_handle(raw)
         for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int), stream.sync):
-            with pytest.raises(sk.CaptureError):
+            with pytest.raises(sk.errors.CaptureError):
                 use()
         assert sk.new_stream().then(int).result(LONG) == 0
 
@@ -208,7 +208,7 @@ def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(events, "record", begin_and_record)
-        with pytest.raises(sk.CaptureError):
+        with pytest.raises(sk.errors.CaptureError):
             WAYS[way](stream)
     assert eventually(lambda: not host_queue._working)  # those before it have just run
     assert int(check(driver.cuStreamIsCapturing(stream.handle))) == ACTIVE

@@ -102,7 +102,7 @@ def test_of_an_array_on_the_host_it_is_what_is_current_without_a_name(warp):
 
 def test_a_library_without_a_current_stream_is_named():
     array = need("numba").device_array(1)
-    with pytest.raises(sk.UnsupportedStreamError, match="numba has no current stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="numba has no current stream"):
         sk.current_stream(of=array)
 
 

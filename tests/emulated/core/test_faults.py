@@ -118,7 +118,7 @@ def test_an_error_that_streamkit_swallows_is_found(monkeypatch):
     wait = CudaStream.wait
 
     def swallow(*arguments):
-        with contextlib.suppress(sk.DriverError):
+        with contextlib.suppress(sk.errors.DriverError):
             wait(*arguments)
 
     monkeypatch.setattr(CudaStream, "wait", swallow)
@@ -133,7 +133,7 @@ def test_a_stream_that_streamkit_leaks_is_found(monkeypatch):
     def leak(*arguments):
         try:
             wait(*arguments)
-        except sk.DriverError:
+        except sk.errors.DriverError:
             leaks.append(fresh())
             raise
 

@@ -214,10 +214,10 @@ def test_a_library_that_refuses_the_stream_leaves_all_where_they_were(program):
         TWO
         + """
 toya.set_current_stream(one.to("toya"))
-error = error_of(sk.UnsupportedStreamError, nothing_inside, sk.follow("toya"))
+error = error_of(sk.errors.UnsupportedStreamError, nothing_inside, sk.follow("toya"))
 assert "had enough" in str(error)
 assert current_handles(toya, toyb) == [one.handle, 0]
-assert error_of(sk.ScopeError, sk.follow("toya").__exit__, None, None, None)
+assert error_of(sk.errors.ScopeError, sk.follow("toya").__exit__, None, None, None)
 """,
         toyb='\n\ndef enter(stream):\n    raise UnsupportedStreamError("toylib has had enough")\n',
     )
@@ -262,7 +262,7 @@ assert driver.cuCtxGetCurrent() == before
 
 def test_a_library_that_is_not_loaded_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "cupy", raising=False)  # which other tests may have loaded
-    with pytest.raises(sk.ScopeError, match="cupy is not imported"), sk.follow("cupy"):
+    with pytest.raises(sk.errors.ScopeError, match="cupy is not imported"), sk.follow("cupy"):
         pass
 
 
@@ -277,7 +277,7 @@ def test_the_followed_warp_stays_while_it_is_followed(warp, warp_state):
     with ThreadPoolExecutor(1) as thread:
         with follow as followed:
             assert followed == sk.wrap(warp.get_stream("cuda:0"))
-            with pytest.raises(sk.ScopeError, match=r"MainThread .* holds it"):
+            with pytest.raises(sk.errors.ScopeError, match=r"MainThread .* holds it"):
                 thread.submit(move).result()
         thread.submit(move).result()
 
@@ -319,7 +319,7 @@ for _ in range(2):
             try:
                 with sk.new_stream():
                     pass
-            except sk.ScopeError:
+            except sk.errors.ScopeError:
                 refused.append(True)
         refused = []
         thread = threading.Thread(target=elsewhere)

@@ -45,7 +45,7 @@ def outcome(work):
         try:
             print(work(), end="")
         except Exception as error:
-            advises = "'spawn'" in str(error) and type(error) is sk.ForkedProcessError
+            advises = "'spawn'" in str(error) and type(error) is sk.errors.ForkedProcessError
             print("told" if advises else f"{type(error).__name__}: {error}", end="")
         gc.collect()
         sys.stdout.flush()
@@ -90,6 +90,7 @@ def audited():
 
 print(outcome(lambda: own().then(int).result(10)))
 print(outcome(lambda: enter(sk.use(own()))))
+print(outcome(lambda: sk.is_available()))
 print(outcome(lambda: [found.code for found in sk.doctor().findings][:1]))
 print(outcome(audited))
 """
@@ -108,7 +109,7 @@ def test_it_is_told_what_to_do(first):
 def test_host_streams_doctor_and_what_records_work_there(first):
     found = " ".join(run(first + PARENT + ALLOWED, PYTHONWARNINGS="ignore"))
     not_looked_at = "NumPy and Python outside of streams and in the bodies of scopes"
-    assert found == f"0 None ['forked'] (2, (), ('int', '{not_looked_at}'))"
+    assert found == f"0 None False ['forked'] (2, (), ('int', '{not_looked_at}'))"
 
 
 def test_control_a_process_that_is_no_fork_has_the_drivers_error():
@@ -117,7 +118,7 @@ def test_control_a_process_that_is_no_fork_has_the_drivers_error():
 
         try:
             sk.new_stream()
-        except sk.DriverError as error:
+        except sk.errors.DriverError as error:
             print(error.name)
     """
     assert run(program, EMULATED_FAIL="cuInit:1:3") == ["CUDA_ERROR_NOT_INITIALIZED"]

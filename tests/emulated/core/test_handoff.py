@@ -138,13 +138,13 @@ def test_the_legacy_stream_is_not_asked_about_a_capture():
 
 @each
 def test_a_per_thread_stream_is_one_of_its_own_thread(make):
-    stream, other, told = sk.per_thread_stream(), sk.new_stream(nonblocking=True), []
+    stream, other, told = sk.default_stream(per_thread=True), sk.new_stream(nonblocking=True), []
     array = make(Memory())
 
     def hand_over():
         assert sk.handoff(array, stream, after=stream) is array
         for target, source in ((stream, other), (other, stream)):
-            with pytest.raises(sk.ScopeError):
+            with pytest.raises(sk.errors.ScopeError):
                 sk.handoff(array, target, after=source)
             told.append(target)
 
@@ -158,7 +158,7 @@ def test_a_per_thread_stream_is_one_of_its_own_thread(make):
 def test_an_array_of_the_other_device_is_refused_before_anything_happens(make):
     memory = Memory(1)
     array, stream = make(memory, 1), sk.new_stream(0)
-    with pytest.raises(sk.DeviceMismatchError, match="cuda:1"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="cuda:1"):
         sk.handoff(array, stream, after=sk.new_stream(1))
     del array
     gc.collect()
@@ -168,11 +168,11 @@ def test_an_array_of_the_other_device_is_refused_before_anything_happens(make):
 @each
 def test_device_and_host_do_not_mix(make):
     stream, host = sk.new_stream(), sk.new_stream("cpu")
-    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="cuda:0"):
         sk.handoff(make(Memory()), host, after=stream)
-    with pytest.raises(sk.DeviceMismatchError, match="the host"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="the host"):
         sk.handoff(np.ones(3), stream, after=stream)
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         sk.handoff(make(Memory()), stream, after=host)
 
 
@@ -414,7 +414,7 @@ def test_in_a_capture_it_is_refused(make):
     captured = sk.from_handle(raw)
     check(driver.cuStreamBeginCapture(raw, THREAD_LOCAL))
     for first, second in [(captured, other), (other, captured)]:
-        with pytest.raises(sk.CaptureError, match="as long as the graph"):
+        with pytest.raises(sk.errors.CaptureError, match="as long as the graph"):
             sk.handoff(array, first, after=second)
     assert sk.handoff(array, captured, after=captured) is array
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
@@ -535,7 +535,8 @@ def test_what_ends_in_a_thread_that_is_over_waits_on_the_legacy_stream(make):
     memory, held = Memory(), []
 
     def use():
-        held.append(sk.handoff(make(memory), sk.per_thread_stream(0), after=sk.new_stream()))
+        mine = sk.default_stream(0, per_thread=True)
+        held.append(sk.handoff(make(memory), mine, after=sk.new_stream()))
 
     within(use)
     held.clear()
@@ -573,7 +574,7 @@ def test_an_owner_that_is_no_stream_is_not_asked(make):
 @each
 def test_what_ends_in_another_thread_waits_for_that_of_its_per_thread_stream(make, gate):
     memory = Memory()
-    stream = sk.per_thread_stream()
+    stream = sk.default_stream(per_thread=True)
     left = [sk.handoff(make(memory), stream, after=sk.new_stream())]
     gate.hold(stream.handle)
 
@@ -702,9 +703,9 @@ def test_the_integer_of_dlpack():
     assert type(stream.dlpack_stream) is int
     assert sk.default_stream().dlpack_stream == 1
     assert sk.from_handle(0).dlpack_stream == 1
-    assert sk.per_thread_stream().dlpack_stream == 2
+    assert sk.default_stream(per_thread=True).dlpack_stream == 2
     stream.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         stream.dlpack_stream  # noqa: B018 - the question is what is tested
 
 

@@ -83,9 +83,9 @@ def test_per_thread_streams_of_two_devices_that_capture_differ():
             check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
             check(driver.cuStreamBeginCapture(2, driver.CUstreamCaptureMode(1)))
             captures.callback(end_capture_of_this_thread, current_context())
-            streams.append(sk.per_thread_stream())
+            streams.append(sk.default_stream(per_thread=True))
         zero, one = streams
-        assert zero == sk.per_thread_stream(0)
+        assert zero == sk.default_stream(0, per_thread=True)
         assert zero != one
 
 
@@ -99,7 +99,7 @@ def test_a_per_thread_stream_first_seen_while_it_captures_is_that_of_its_device(
     check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(1))))
     number = stream_id(2)
     check(driver.cuStreamBeginCapture(2, driver.CUstreamCaptureMode(1)))
-    stream = sk.per_thread_stream()
+    stream = sk.default_stream(per_thread=True)
     with on_device(0):
         assert stream.id != number, "it captures still"
     end_capture_of_this_thread(current_context())
@@ -117,20 +117,20 @@ def test_a_handle_0_that_comes_first_is_the_legacy_stream_all_the_same():
         driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
         zero = sk.from_handle(0)
         print(zero.id == int(driver.cuStreamGetId(1)[1]) != int(driver.cuStreamGetId(0)[1]))
-        print(zero == sk.from_handle(1) != sk.per_thread_stream())
+        print(zero == sk.from_handle(1) != sk.default_stream(per_thread=True))
     """
     assert run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1") == ["True", "True"]
 
 
 def test_the_per_thread_stream_is_a_default_stream():
-    assert sk.per_thread_stream().is_default
+    assert sk.default_stream(per_thread=True).is_default
     assert not sk.new_stream().is_default
 
 
 def test_a_kept_view_of_a_per_thread_stream_is_refused_elsewhere():
-    mine = sk.per_thread_stream()
+    mine = sk.default_stream(per_thread=True)
     assert int(mine.to("cuda.bindings")) == 2
-    with pytest.raises(sk.ScopeError):
+    with pytest.raises(sk.errors.ScopeError):
         within(lambda: mine.to("cuda.bindings"))
 
 
@@ -149,7 +149,7 @@ def test_a_per_thread_stream_is_waited_for_where_no_context_is_current(gate):
 def test_a_device_that_disagrees_with_the_object_is_refused(warp):
     raw = make_stream()
     for native in (Foreign(raw), warp.Stream("cuda:0")):  # one that names its device, and not
-        with pytest.raises(sk.DeviceMismatchError):
+        with pytest.raises(sk.errors.DeviceMismatchError):
             sk.wrap(native, device=1)
     assert sk.wrap(Foreign(raw), device=0).device == "cuda:0"
     destroy_stream(raw)
@@ -178,7 +178,7 @@ def test_a_stream_of_another_context_is_not_converted(warp):
         raw = make_stream()
         stream = sk.from_handle(raw)
         assert stream.context == context
-        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="context"):
             stream.to("warp")
         destroy_stream(raw)
 
@@ -189,7 +189,7 @@ def test_the_default_stream_of_another_context_is_not_the_primary_ones(warp):
         stream = sk.default_stream()
         assert stream.context == context != primary.context
         assert stream != primary
-        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="context"):
             stream.to("warp")
 
 
@@ -237,12 +237,12 @@ def test_of_two_owners_each_is_kept_by_its_own_views():
 
 
 def test_two_owners_of_the_per_thread_stream_have_that_of_the_thread_that_asks():
-    one, two, mine = Foreign(2), Foreign(2), sk.per_thread_stream()
+    one, two, mine = Foreign(2), Foreign(2), sk.default_stream(per_thread=True)
     assert sk.wrap(one) == sk.wrap(two) == mine
     number, own, found = within(
         lambda: (
-            sk.per_thread_stream().id,
-            sk.per_thread_stream() == sk.wrap(one) == sk.wrap(two),
+            sk.default_stream(per_thread=True).id,
+            sk.default_stream(per_thread=True) == sk.wrap(one) == sk.wrap(two),
             sk.wrap(two) == mine,
         )
     )
@@ -522,7 +522,7 @@ def test_an_event_does_not_ask_a_handle_of_which_one_of_two_owners_has_closed(cl
 def test_the_device_of_a_stream_first_seen_while_it_captures_is_checked(wrap):
     raw = make_stream()
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
-    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="cuda:0"):
         wrap(raw, device=1)
     assert wrap(raw, device=0).device_id == 0
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
@@ -623,9 +623,9 @@ def test_a_value_that_names_another_device_is_refused_when_it_is_first_used(prog
         f"""
 {QUESTIONS}
 for _ in range(2):
-    error = error_of(sk.DeviceMismatchError, wrapped.sync)
+    error = error_of(sk.errors.DeviceMismatchError, wrapped.sync)
     assert "cuda:1" in str(error) and "cuda:0" in str(error), error
-error_of(sk.DeviceMismatchError, sk.wrap, wrapped.native, device=1)
+error_of(sk.errors.DeviceMismatchError, sk.wrap, wrapped.native, device=1)
 text = "<streamkit.CudaStream cuda:1 handle=%#x unidentified, from toya>"
 assert repr(wrapped) == text % handle
 """,

@@ -65,7 +65,7 @@ def kinds(gate):
     for kind in (stream, other):
         yield kind, kind.handle
     yield sk.default_stream(), 1
-    yield sk.per_thread_stream(), 2
+    yield sk.default_stream(per_thread=True), 2
 
 
 def keep_one(gate, stream, raw=None):
@@ -275,8 +275,8 @@ def test_another_thread_keeps_without_a_context(gate):
 
 
 def test_a_per_thread_stream_keeps_in_its_own_thread_only():
-    stream = sk.per_thread_stream()
-    with pytest.raises(sk.ScopeError):
+    stream = sk.default_stream(per_thread=True)
+    with pytest.raises(sk.errors.ScopeError):
         within(lambda: stream.keep(object()))
 
 
@@ -461,7 +461,7 @@ def capture():
 def test_a_capture_is_told_what_to_do_and_goes_on(capture):
     kept, seen = thing()
     emulator.reset_calls()
-    with pytest.raises(sk.CaptureError, match="as long as the graph"):
+    with pytest.raises(sk.errors.CaptureError, match="as long as the graph"):
         sk.from_handle(capture).keep(kept)
     assert "cuEventRecord" not in emulator.all_calls()
     del kept
@@ -493,7 +493,7 @@ def test_a_capture_that_begins_meanwhile_loses_nothing_that_was_kept_before(
         stream.keep(kept)
     del kept
     captures_meanwhile()
-    with pytest.raises(sk.CaptureError):
+    with pytest.raises(sk.errors.CaptureError):
         stream.keep(Thing())
     gc.collect()
     assert int(check(driver.cuStreamIsCapturing(stream.handle))) == 1
@@ -513,7 +513,7 @@ def test_a_capture_that_another_thread_begins_meanwhile_is_not_asked_about_its_e
     stream.keep(1)
     stream.sync()
     captures_meanwhile()
-    with pytest.raises(sk.CaptureError):
+    with pytest.raises(sk.errors.CaptureError):
         stream.keep(Thing())
     gc.collect()
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
@@ -748,7 +748,7 @@ def test_a_forked_child_drops_nothing():
             sk.new_stream("cpu")
             try:
                 stream.keep(Ends)
-            except sk.ForkedProcessError:
+            except sk.errors.ForkedProcessError:
                 raise SystemExit(7)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         stream.sync()

@@ -45,7 +45,8 @@ stream, other = sk.new_stream(), sk.new_stream(1)
 with stream:
     sk.assert_one_queue()
     import toyb
-    assert f"; the scope on {stream!r}" in str(error_of(sk.OneQueueError, sk.assert_one_queue))
+    error = error_of(sk.errors.OneQueueError, sk.assert_one_queue)
+    assert f"; the scope on {stream!r}" in str(error)
     with other:
         sk.assert_one_queue()
     with stream:
@@ -142,7 +143,7 @@ def test_an_adapter_of_another_contract_is_refused(program):
     program(
         """
 import toya
-error = error_of(sk.BackendNotInstalledError, sk.wrap, toya.Stream(64))
+error = error_of(sk.errors.BackendNotInstalledError, sk.wrap, toya.Stream(64))
 assert "contract 99" in str(error)
 """,
         toya="\napi = 99\n",
@@ -159,8 +160,8 @@ import toya, toyb
 sk.assert_one_queue()
 assert sk.current_stream() == sk.default_stream()
 toyb.set_current_stream(sk.new_stream().to("toyb"))
-for ask, error in ((sk.assert_one_queue, sk.OneQueueError), (sk.current_stream, sk.ScopeError)):
-    told = str(error_of(error, ask))
+for ask, error in ((sk.assert_one_queue, "OneQueueError"), (sk.current_stream, "ScopeError")):
+    told = str(error_of(getattr(sk.errors, error), ask))
     assert "toya" in told and "toyb" in told
 sk.assert_one_queue(libraries=["toyb"])
 with sk.new_stream() as stream:
@@ -177,7 +178,7 @@ def test_of_the_named_libraries_alone_it_is_told(program):
         """
 import toya, toyb, toyc
 toyb.set_current_stream(sk.new_stream().to("toyb"))
-told = str(error_of(sk.OneQueueError, sk.assert_one_queue, libraries=["toya", "toyb"]))
+told = str(error_of(sk.errors.OneQueueError, sk.assert_one_queue, libraries=["toya", "toyb"]))
 assert "toya" in told and "toyb" in told and "toyc" not in told
 sk.assert_one_queue(libraries=["toya", "toyc"])
 """,

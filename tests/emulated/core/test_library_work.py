@@ -97,7 +97,7 @@ made, seen = work()
 made.error = LookupError("of the work")
 assert error_of(LookupError, s.wait, made) is made.error
 assert toya.current_stream() is current and not waits
-assert error_of(sk.UnsupportedStreamError, s.wait, object())
+assert error_of(sk.errors.UnsupportedStreamError, s.wait, object())
 assert "leave out external" in str(error_of(ValueError, s.wait, work()[0], external=True))
 assert not waits
 """

@@ -163,9 +163,9 @@ def test_a_closed_stream_has_no_views():
     stream = sk.new_stream()
     stream.to("cuda.bindings")
     stream.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         stream.to("cuda.bindings")
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         stream.__enter__()
 
 

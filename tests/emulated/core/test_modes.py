@@ -25,16 +25,21 @@ def test_without_a_device_there_is_the_host():
     program = f"""
 import streamkit as sk
 {RAISED}
-print(sk.new_stream().device)
+print(sk.is_available(), sk.new_stream().device)
 print(raised(lambda: sk.new_stream("cuda:0")), raised(lambda: sk.from_handle(0)))
 print(raised(lambda: sk.new_event(device=0)))
 """
-    assert run(program, EMULATED_DEVICES="0") == ["cpu", *["NoDeviceError"] * 3]
+    assert run(program, EMULATED_DEVICES="0") == ["False", "cpu", *["NoDeviceError"] * 3]
 
 
-def test_a_machine_with_one_device_has_a_device():
-    program = "import streamkit as sk; print(sk.new_stream().device, sk.new_event().device)"
-    assert run(program, EMULATED_DEVICES="1") == ["cuda:0"] * 2
+def test_a_machine_with_one_device_has_a_device_and_to_ask_makes_nothing_on_it():
+    program = """
+import streamkit as sk
+from cuda.bindings import driver
+print(sk.is_available(), driver.cuDevicePrimaryCtxGetState(0)[2])
+print(sk.new_stream().device, sk.new_event().device, driver.cuDevicePrimaryCtxGetState(0)[2])
+"""
+    assert run(program, EMULATED_DEVICES="1") == ["True", "0", "cuda:0", "cuda:0", "1"]
 
 
 @pytest.mark.parametrize("code", [999, 802, 803, 2, 46])
@@ -43,11 +48,13 @@ def test_a_driver_that_does_not_start_is_an_error_and_no_host(code):
 import streamkit as sk
 try:
     sk.new_stream()
-except sk.DriverError as error:
+except sk.errors.DriverError as error:
     print(error.code, "cuInit" in str(error))
 print(sk.new_stream().device)  # the next attempt finds it
 """
     assert run(program, EMULATED_FAIL=f"cuInit:1:{code}") == [str(code), "True", "cuda:0"]
+    asked = "import streamkit as sk; print(sk.is_available(), sk.is_available())"
+    assert run(asked, EMULATED_FAIL=f"cuInit:1:{code}") == ["False", "True"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ first.sync()
 core = first.to("cuda.core")
 assert sk.wrap(core) == first == sk.from_handle(first.handle)
 assert sk.from_handle(second.handle).device == "cuda:1"
-assert sk.default_stream() == sk.from_handle(0) != sk.per_thread_stream()
+assert sk.default_stream() == sk.from_handle(0) != sk.default_stream(per_thread=True)
 with first:
     assert sk.current_stream() is first
 (end := second.record(timing=True)).sync()
@@ -106,7 +113,7 @@ def test_a_handle_0_that_means_the_per_thread_stream():
 from cuda.bindings import driver
 import streamkit as sk
 
-legacy, mine, bare = sk.default_stream(0), sk.per_thread_stream(0), sk.from_handle(0)
+legacy, mine, bare = sk.default_stream(0), sk.default_stream(0, per_thread=True), sk.from_handle(0)
 assert bare == legacy != mine
 legacy.record().sync()
 print(legacy.id == int(driver.cuStreamGetId(1)[1]))
@@ -141,7 +148,7 @@ driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
 null = {NULL_STREAMS[library]}
 used = int(driver.cuStreamGetId(driver.CUstream(int(getattr(null, "handle", null))))[1])
 print(sk.wrap(null).id == used)
-print(sk.wrap(null) == sk.per_thread_stream(), sk.wrap(null) == sk.default_stream())
+print(sk.wrap(null) == sk.default_stream(per_thread=True), sk.wrap(null) == sk.default_stream())
 print(sk.wrap(null).handle)
 """
     found = run(program, **({SWITCH: switch} if switch else {}))
@@ -159,7 +166,8 @@ import streamkit as sk
 
 legacy = sk.default_stream(0)
 driver.cuCtxSetCurrent(legacy.context)
-origin = {{"blocking": sk.new_stream(), "per-thread": sk.per_thread_stream(0)}}[{captured!r}]
+mine = sk.default_stream(0, per_thread=True)
+origin = {{"blocking": sk.new_stream(), "per-thread": mine}}[{captured!r}]
 driver.cuStreamBeginCapture(origin.handle, driver.CUstreamCaptureMode(1))
 null = sk.wrap(driver.CUstream(0), device=0)
 code, status = driver.cuStreamIsCapturing(origin.handle)

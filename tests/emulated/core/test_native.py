@@ -144,8 +144,8 @@ def test_threads_leave_nothing():
     def work():
         check(driver.cuCtxSetCurrent(context))
         stream = sk.new_stream()
-        stream.wait(sk.per_thread_stream())
-        sk.per_thread_stream().record().sync()
+        stream.wait(sk.default_stream(per_thread=True))
+        sk.default_stream(per_thread=True).record().sync()
 
     for _ in range(5):
         within(work)
@@ -213,5 +213,5 @@ def test_an_event_gives_its_handle_by_the_protocol_that_is_proposed(borrowed):
     assert not hasattr(sk.new_stream("cpu").record(), "__cuda_event__")
     event.close()
     if not borrowed:
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             event.__cuda_event__()

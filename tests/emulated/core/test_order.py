@@ -59,7 +59,7 @@ def test_a_capture_of_the_source_between_record_and_wait_takes_no_other_thread_a
 
         def wait(target=target, source=source, taken=taken):
             check(driver.cuCtxSetCurrent(context))
-            waiting = sk.per_thread_stream() if per_thread else target
+            waiting = sk.default_stream(per_thread=True) if per_thread else target
             waiting.wait(source)
             taken.append(int(check(driver.cuStreamIsCapturing(waiting.handle))))
 
@@ -249,7 +249,7 @@ def test_a_known_event_of_another_device_is_refused():
     zero, one = sk.new_stream(0), sk.new_stream(1)
     event = zero.record()
     one.record()
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         one.record(event)
     assert zero.record(event) is event
 
@@ -257,7 +257,7 @@ def test_a_known_event_of_another_device_is_refused():
 def test_a_cuda_stream_does_not_wait_for_the_host():
     stream, host = sk.new_stream(), sk.new_stream("cpu")
     for other in (host, host.record()):
-        with pytest.raises(sk.DeviceMismatchError, match="Sync the host stream"):
+        with pytest.raises(sk.errors.DeviceMismatchError, match="Sync the host stream"):
             stream.wait(other)
 
 
@@ -312,7 +312,7 @@ def test_a_closed_event_is_not_recorded_again_and_is_destroyed():
     event.close()
     assert emulator.live("events") == before - 1
     for _ in range(2):
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             stream.record(event)
 
 
@@ -349,7 +349,7 @@ def test_an_event_is_asked_when_its_stream_is_closed(records):
 def test_a_call_that_fails_raises_with_its_code(function, call):
     before, raw = current_context(), make_stream()
     emulator.fail(function, LAUNCH_FAILED)
-    with pytest.raises(sk.DriverError, match=function) as raised:
+    with pytest.raises(sk.errors.DriverError, match=function) as raised:
         call(raw)
     assert raised.value.code == LAUNCH_FAILED
     assert current_context() == before
@@ -362,7 +362,7 @@ def test_done_raises_the_error_of_the_work():
     stream.sync()
     for function, thing in (("cuStreamQuery", stream), ("cuEventQuery", event)):
         emulator.fail(function, LAUNCH_FAILED)
-        with pytest.raises(sk.DriverError, match=function):
+        with pytest.raises(sk.errors.DriverError, match=function):
             _ = thing.done
         assert thing.done
 
@@ -404,7 +404,7 @@ def test_a_first_default_stream_during_a_blocking_capture_is_refused():
         driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1))
         try:
             sk.default_stream()
-        except sk.CaptureError:
+        except sk.errors.CaptureError:
             print("refused")
         print(int(driver.cuStreamEndCapture(raw)[0]))
         print(sk.default_stream().handle)
@@ -445,7 +445,7 @@ def test_in_a_forked_child_a_steady_wait_and_record_call_nothing():
             for call in (lambda: second.wait(first), lambda: first.record(event)):
                 try:
                     call()
-                except sk.ForkedProcessError:
+                except sk.errors.ForkedProcessError:
                     told.append(True)
     """) == ["2"]
 
@@ -470,7 +470,7 @@ def test_a_child_forked_before_the_driver_started_can_start_it(fails):
         if "EMULATED_FAIL" in os.environ:
             try:
                 sk.new_stream()
-            except sk.DriverError:
+            except sk.errors.DriverError:
                 print("failed")
         child = os.fork()
         if child == 0:
@@ -483,6 +483,6 @@ def test_a_child_forked_before_the_driver_started_can_start_it(fails):
 def test_a_stream_of_cuda_refuses_a_future_and_tells_what_to_do():
     stream = sk.new_stream()
     with pytest.raises(
-        sk.UnsupportedStreamError, match=r"never waits for the host\. Give the stream"
+        sk.errors.UnsupportedStreamError, match=r"never waits for the host\. Give the stream"
     ):
         stream.wait(Future())

@@ -67,7 +67,7 @@ def bind(stream):
 
 @pytest.mark.parametrize(
     ("addition", "error"),
-    [(REFUSES, "sk.UnsupportedStreamError"), (HALFWAY, "KeyboardInterrupt")],
+    [(REFUSES, "sk.errors.UnsupportedStreamError"), (HALFWAY, "KeyboardInterrupt")],
     ids=["refused", "interrupted"],
 )
 @pytest.mark.parametrize(("count", "odd"), ONE_OF)
@@ -83,7 +83,7 @@ for scope in (stream, sk.use(stream)):
     assert "enough" in str(error_of({error}, scope.__enter__))
     assert current_handles({names}) == [0] * {count}
     assert int(driver.cuCtxGetDevice()[1]) == 0
-    assert "not open" in str(error_of(sk.ScopeError, scope.__exit__, None, None, None))
+    assert "not open" in str(error_of(sk.errors.ScopeError, scope.__exit__, None, None, None))
 others = [{names}]
 fails = others.pop({odd})
 with sk.use(stream, libraries=[library.__name__ for library in others]):
@@ -102,7 +102,7 @@ def test_a_library_that_cannot_be_restored_does_not_keep_the_others(program, sco
         f"""
 import {names}
 stream = sk.new_stream(1)
-told = str(error_of(sk.ScopeError, nothing_inside, {scope}))
+told = str(error_of(sk.errors.ScopeError, nothing_inside, {scope}))
 assert "{list(toys(count))[odd]} (ValueError: " in told, told
 assert told.count("ValueError") == 1, told
 assert current_handles({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
@@ -122,12 +122,12 @@ for library, error in errors.items():
     adapter.fails.append(error)
 for libraries in (None, ["toya", "toyb", "toyc"], ["toya", "toyc"]):
     outer, inner = sk.use(sk.new_stream(0)), sk.use(sk.new_stream(1), libraries=libraries)
-    told = str(error_of(sk.ScopeError, nothing_inside, inner))
+    told = str(error_of(sk.errors.ScopeError, nothing_inside, inner))
     assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
     assert "toyb" not in told and "toyd" not in told, told
     outer.__enter__()
     inner.__enter__()
-    told = str(error_of(sk.ScopeError, outer.__exit__, None, None, None))
+    told = str(error_of(sk.errors.ScopeError, outer.__exit__, None, None, None))
     told = told.partition("Not restored: ")[2]
     assert "toya (IndexError: a)" in told and "toyc (KeyError: 'c')" in told, told
     assert "toyb" not in told and "toyd" not in told, told
@@ -158,7 +158,7 @@ def moved_inside(scope):
         toya.set_current_stream(elsewhere.to("toya"))
 with stream:
     for scope in (stream, sk.use(stream)):
-        told = str(error_of(sk.ScopeError, moved_inside, scope))
+        told = str(error_of(sk.errors.ScopeError, moved_inside, scope))
         assert "toya (ValueError: cannot)" in told and "toyc" not in told, told
         toya.set_current_stream(stream.to("toya"))
 """,
@@ -197,7 +197,7 @@ for before, stream in ((0, one), (1, one), (7, one), (7, zero)):
     scope = sk.use(stream, libraries={libraries})
     try:
         if "{body}" == "refuse":
-            streamkit_toyb.fails.append(sk.UnsupportedStreamError("toyb has had enough"))
+            streamkit_toyb.fails.append(sk.errors.UnsupportedStreamError("toyb has had enough"))
         scope.__enter__()
         if "{body}" == "fail":
             streamkit_toyb.forgets.append(ValueError("toyb forgot"))
@@ -209,7 +209,7 @@ for before, stream in ((0, one), (1, one), (7, one), (7, zero)):
             with stream:
                 streamkit_toya.remembered[0] = 5
         scope.__exit__(None, None, None)
-    except (sk.ScopeError, sk.UnsupportedStreamError) as error:
+    except (sk.errors.ScopeError, sk.errors.UnsupportedStreamError) as error:
         assert "{body}" in ("fail", "refuse", "out of order"), error
     streamkit_toyb.fails.clear(), streamkit_toyb.forgets.clear()
     assert streamkit_toya.current_device() == before, (before, stream)
@@ -243,7 +243,7 @@ streamkit_toyb.restore_device(7)
 scope = sk.use(one, libraries=["toya"])
 scope.__enter__()
 streamkit_toyb.remembered[0] = None
-told = str(error_of(sk.ScopeError, scope.__exit__, None, None, None))
+told = str(error_of(sk.errors.ScopeError, scope.__exit__, None, None, None))
 assert "the device of toya (ValueError: toya forgot its device)" in told, told
 assert streamkit_toyb.current_device() == 7
 """,
@@ -453,7 +453,7 @@ stream = sk.new_stream()
 def refused(call, *arguments):
     try:
         call(*arguments)
-    except (sk.ForkedProcessError, sk.ScopeError) as error:
+    except (sk.errors.ForkedProcessError, sk.errors.ScopeError) as error:
         return "fork" in str(error)
     return False
 
@@ -485,7 +485,7 @@ for stream in (zero, one):
             assert int(driver.cuCtxGetCurrent()[1]) == stream.context
             assert current_handles(toya) == [stream.handle]
             driver.cuCtxSetCurrent((one if stream is zero else zero).context)
-    except sk.ScopeError:
+    except sk.errors.ScopeError:
         raise AssertionError("all was restored")
     import streamkit_toya
     assert streamkit_toya.left == [stream.context], "it was restored on another device"
@@ -558,9 +558,9 @@ def test_an_ordered_scope_is_refused_where_the_legacy_stream_cannot_be_asked(war
     legacy, raw = sk.default_stream(), blocking
     with warp.ScopedStream(legacy.to("warp"), sync_enter=False):
         check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
-        with pytest.raises(sk.CaptureError), sk.use(sk.new_stream(), ordered=True):
+        with pytest.raises(sk.errors.CaptureError), sk.use(sk.new_stream(), ordered=True):
             pass
-        with pytest.raises(sk.CaptureError), sk.use(legacy, ordered=True):
+        with pytest.raises(sk.errors.CaptureError), sk.use(legacy, ordered=True):
             pass
         assert int(check(driver.cuStreamIsCapturing(raw))) == 1
 
@@ -573,7 +573,7 @@ def test_an_ordered_scope_that_a_capture_outlives_adds_no_fork_to_it(warp, block
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
     legacy = sk.default_stream()
     with warp.ScopedStream(legacy.to("warp"), sync_enter=False):
-        with pytest.raises(sk.ScopeError, match="the order after"):  # noqa: SIM117 - it raises
+        with pytest.raises(sk.errors.ScopeError, match="the order after"):  # noqa: SIM117 - it raises
             with sk.use(stream, ordered=True):
                 check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
         assert int(check(driver.cuStreamIsCapturing(raw))) == 1
@@ -681,7 +681,7 @@ def test_a_scope_entered_again_is_left_out_of_order_once(warp):
         stream.__enter__()
         warp.set_stream(warp.Stream("cuda:0"), "cuda:0")  # the body moves it before the inner scope
         inner.__enter__()
-        with pytest.raises(sk.ScopeError, match="inner"):
+        with pytest.raises(sk.errors.ScopeError, match="inner"):
             stream.__exit__(None, None, None)
         assert warp.get_stream("cuda:0") is own
         assert warp.get_stream("cuda:1") is before
@@ -692,7 +692,7 @@ def test_a_closed_stream_is_not_entered_inside_a_scope_of_it(warp):
     stream = sk.new_stream()
     with stream:
         stream.close()
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             stream.__enter__()
 
 

@@ -168,7 +168,7 @@ def test_a_scope_moves_the_named_libraries_only(tvm_ffi, handle, warp):
     stream = sk.new_stream()
     with sk.use(stream, libraries=["warp"]):
         assert handle() == 0
-        with pytest.raises(sk.OneQueueError, match="tvm_ffi on"):
+        with pytest.raises(sk.errors.OneQueueError, match="tvm_ffi on"):
             sk.assert_one_queue()
     with sk.use(stream, libraries=["tvm-ffi"]):
         assert handle() == stream.handle
@@ -229,7 +229,7 @@ def test_a_closed_stream_comes_to_no_function(tvm_ffi, handle):
     with view:  # it keeps its queue
         assert handle() == number
     del view
-    with pytest.raises(sk.StreamClosedError), stream:
+    with pytest.raises(sk.errors.StreamClosedError), stream:
         pass
 
 

@@ -369,7 +369,7 @@ def test_functions_that_wait_for_one_another_are_refused(held, gate):
     futures["two"] = two.then(ask, "one")
     gate.open()
     errors = [within(future.exception) for future in futures.values()]
-    assert [type(error) for error in errors] == [sk.ScopeError] * 2
+    assert [type(error) for error in errors] == [sk.errors.ScopeError] * 2
     assert all("'then' of a CUDA stream" in str(error) for error in errors)
 
 
@@ -462,7 +462,7 @@ def test_then_of_a_stream_in_another_context():
 
 
 def test_the_default_streams():
-    legacy, own = sk.default_stream(), sk.per_thread_stream()
+    legacy, own = sk.default_stream(), sk.default_stream(per_thread=True)
 
     async def main():
         await legacy
@@ -471,7 +471,7 @@ def test_the_default_streams():
     asyncio.run(main())
     assert legacy.then(int).result(LONG) == own.then(int).result(LONG) == 0
     for call in (own.__await__, lambda: own.then(int)):
-        with pytest.raises(sk.ScopeError):
+        with pytest.raises(sk.errors.ScopeError):
             within(call)
 
 

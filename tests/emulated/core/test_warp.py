@@ -117,7 +117,7 @@ def in_another_thread(stream):
 def test_another_queue_in_another_thread_is_refused_and_the_same_one_joins(warp_state):
     stream, other = sk.new_stream(name="one"), sk.new_stream(name="two")
     with in_another_thread(stream) as end:
-        with pytest.raises(sk.ScopeError, match="holder"), other:
+        with pytest.raises(sk.errors.ScopeError, match="holder"), other:
             pass
         with stream:
             end()
@@ -280,7 +280,7 @@ def test_nobody_joins_a_scope_that_is_inside_others(warp_state):
     """It is on the stream they ask for, and ends before those do."""
     stream = sk.new_stream()
     says = "(?s)inside a scope that will put it else.*share it while Warp is moved nowhere else"
-    with stream, sk.new_stream(), stream, pytest.raises(sk.ScopeError, match=says):
+    with stream, sk.new_stream(), stream, pytest.raises(sk.errors.ScopeError, match=says):
         within(stream.__enter__)
 
 
@@ -298,7 +298,7 @@ def test_nobody_joins_a_scope_whose_block_has_moved_warp(warp, warp_state, move,
     with stream:
         move(warp)
         moved = warp_state()
-        with pytest.raises(sk.ScopeError, match=says) as caught:
+        with pytest.raises(sk.errors.ScopeError, match=says) as caught:
             within(stream.__enter__)
         assert warp_state() == moved
     assert "share it while Warp is moved nowhere else" in str(caught.value)
@@ -322,13 +322,13 @@ def test_a_scope_on_another_device_is_refused_too_and_no_shared_stream_is_advise
     with in_another_thread(sk.new_stream(0)):
         there = warp_state()
         stream = sk.new_stream(1)
-        with pytest.raises(sk.ScopeError, match="holder") as caught, stream:
+        with pytest.raises(sk.errors.ScopeError, match="holder") as caught, stream:
             pass
         assert warp_state() == there
         assert "libraries=" in str(caught.value)
         assert "device='cuda:1', stream=s.to('warp')" in str(caught.value)
         assert "share one stream" not in str(caught.value)
-        with pytest.raises(sk.ScopeError, match="or share one stream"), sk.new_stream(0):
+        with pytest.raises(sk.errors.ScopeError, match="or share one stream"), sk.new_stream(0):
             pass
         with sk.use(stream, libraries=[]):
             assert warp_state()[:3] == there[:3]
@@ -407,7 +407,7 @@ def test_an_event_of_warp_is_its_devices_and_warps_own(warp, device):
     right, wrong = sk.new_stream(device), sk.new_stream(1 - device)
     right.record(event)
     emulator.reset_calls()
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         wrong.record(event)
     assert "cuEventRecord" not in emulator.all_calls()
 

@@ -113,7 +113,7 @@ def test_an_owner_closes_a_stream_inside_the_scope(warp, array, of_core, ordered
     with sk.use(outer):
         place, temporary = warp.get_stream("cuda:0"), array()
         with (
-            pytest.raises(sk.ScopeError, match=r"the order after .* is closed")
+            pytest.raises(sk.errors.ScopeError, match=r"the order after .* is closed")
             if lost
             else contextlib.nullcontext(),
             sk.use(inner, ordered=ordered),
@@ -667,7 +667,7 @@ def test_a_failure_before_the_native_function_leaves_the_pool(memory, function):
     memory._spare.clear()
     with sk.new_stream(nonblocking=True):
         emulator.fail(function, 1)
-        with pytest.raises(sk.DriverError):
+        with pytest.raises(sk.errors.DriverError):
             memory._in_own_pools(current_pool)()
         assert current_pool() == found
         assert memory._in_own_pools(current_pool)() != found
@@ -937,7 +937,7 @@ def test_a_queue_that_could_not_be_lent_is_lent_the_next_time(memory):
     third = sk.new_stream(nonblocking=True)
     third.to("warp")
     emulator.fail("cuEventCreate", 2, nth=emulator.calls("cuEventCreate"))  # ours is the last
-    with pytest.raises(sk.DriverError):
+    with pytest.raises(sk.errors.DriverError):
         other.to("warp")
     assert len(memory.watched) == 2
     other.to("warp")
@@ -1060,7 +1060,7 @@ def test_a_scope_is_left_though_its_warning_is_made_an_error(warp):
     before, stream = warp.get_stream("cuda:0"), sk.new_stream(nonblocking=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(sk.ScopeError, match=r"RuntimeWarning: .*Own"), stream:
+        with pytest.raises(sk.errors.ScopeError, match=r"RuntimeWarning: .*Own"), stream:
             warp.set_device_allocator("cuda:0", Own())
     assert warp.get_stream("cuda:0") is before
     assert sk.current_stream("warp") != stream

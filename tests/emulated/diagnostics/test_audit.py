@@ -107,9 +107,10 @@ def test_each_kind_of_work_is_on_the_queue_that_was_given_it(cupti):
         "copy of an array",
     ]
     assert len(report.legacy_work) == 5
-    strays = [(s, 7), (raws, 10), (sk.per_thread_stream(), 10), (sk.default_stream(0), 6)]
+    mine = sk.default_stream(per_thread=True)
+    strays = [(s, 7), (raws, 10), (mine, 10), (sk.default_stream(0), 6)]
     assert [(stream, len(report.off_queue(stream))) for stream, _ in strays] == strays
-    with pytest.raises(sk.OneQueueError, match=r"my_kernel \[library unknown\] on stream id="):
+    with pytest.raises(sk.errors.OneQueueError, match=r"my_kernel \[library unknown\] on str"):
         report.assert_one_queue(s)
 
 
@@ -189,7 +190,7 @@ def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
     with sk.audit() as report:
         cupti.launch(s)
         ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
-    with pytest.raises(sk.OneQueueError, match="could not be read: 1 on a whole device"):
+    with pytest.raises(sk.errors.OneQueueError, match="could not be read: 1 on a whole device"):
         report.assert_one_queue(s)
 
 
@@ -203,7 +204,7 @@ def test_queues_of_which_no_id_is_known_are_told_apart(cupti):
     first, second = report.work
     assert (first.queue.id, second.queue.id) == (None, None)
     assert report.off_queue(first.queue) == [second]
-    with pytest.raises(sk.OneQueueError, match="1 of 2"):
+    with pytest.raises(sk.errors.OneQueueError, match="1 of 2"):
         report.assert_one_queue(second.queue)
 
 
@@ -404,7 +405,7 @@ def test_audits_and_races_nest(cupti, monkeypatch):
 
 def test_a_cupti_that_another_tool_has_is_told(cupti):
     cupti.code = 39
-    with pytest.raises(sk.ScopeError, match="serves one at a time"), sk.audit():
+    with pytest.raises(sk.errors.ScopeError, match="serves one at a time"), sk.audit():
         pass
 
 
@@ -414,15 +415,15 @@ def test_without_cupti_the_line_that_installs_it_is_named(monkeypatch):
 
     monkeypatch.setattr(recorder, "_find", find)
     missing = pytest.raises(
-        sk.BackendNotInstalledError, match=r"needs CUPTI and the recorder: .* pip install it\."
+        sk.errors.BackendNotInstalledError, match=r"CUPTI and the recorder: .* install it\."
     )
     with missing, sk.audit():
         pass
 
 
-@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
-def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
-    s = stream()
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, per_thread):
+    s = sk.default_stream(per_thread=per_thread)
     with sk.audit() as report:
         cupti.fill(s.handle)
         s.sync()
@@ -430,9 +431,9 @@ def test_work_and_a_wait_of_a_default_stream_are_on_one_queue(cupti, stream):
     assert queue.device == "cuda:0"
 
 
-@pytest.mark.parametrize("stream", [sk.default_stream, sk.per_thread_stream])
-def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, stream):
-    s, other = stream(0), stream(1)
+@pytest.mark.parametrize("mine", [False, True])
+def test_a_default_stream_is_that_of_its_device_though_another_is_current_at_the_end(cupti, mine):
+    s, other = (sk.default_stream(device, per_thread=mine) for device in (0, 1))
     with on_device(1), sk.audit() as report, on_device(0):
         cupti.fill(s.handle)
     report.assert_one_queue(s)
@@ -568,7 +569,7 @@ def is_left(audit, error):
     """Whether the end of an audit says that this is a forked child, or passes the block's error."""
     try:
         swallowed = audit.__exit__(error and type(error), error, None)
-    except sk.ForkedProcessError:
+    except sk.errors.ForkedProcessError:
         return error is None
     return error is not None and not swallowed
 

@@ -92,7 +92,7 @@ def test_a_driver_from_before_cuda_12_is_refused_in_words(version):
         for call in (sk.new_stream, lambda: sk.from_handle(0), lambda: sk.new_event(device=0)):
             try:
                 call()
-            except sk.DriverError as error:
+            except sk.errors.DriverError as error:
                 assert error.code == 35 and error.name == "cudaErrorInsufficientDriver"
                 assert "CUDA 11." in str(error) and "CUDA 12 or newer" in str(error)
                 print("refused")
@@ -454,7 +454,7 @@ assert "ZeroDivisionError" in texts
         toyc="\ndef current(device):\n    1 / 0\n",
         toyd="""
 def current(device):
-    from streamkit import NoDeviceError
+    from streamkit.errors import NoDeviceError
     raise NoDeviceError("this build of toylib has no CUDA")
 """,
     )

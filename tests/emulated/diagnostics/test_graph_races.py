@@ -89,7 +89,7 @@ def test_a_missing_wait_is_found_and_told(array):
         "before node 1: second.wait(first)"
     )
     assert str(report.coverage) == "2 of 2 operations understood."
-    with pytest.raises(sk.RaceError, match="2 races found"):
+    with pytest.raises(sk.errors.RaceError, match="2 races found"):
         report.assert_none()
 
 

@@ -189,7 +189,7 @@ reports.append(report)
     assert race.fix == "to run fill of line 3 first, add work.wait(loader) before line 4"
     assert (race.first.file, race.first.line, race.second.line) == ("program.py", 3, 4)
     assert [race.first.queue.name, race.second.queue.name] == ["loader", "work"]  # as the fix has
-    with pytest.raises(sk.RaceError, match="batch"):
+    with pytest.raises(sk.errors.RaceError, match="batch"):
         reports[0].assert_none()
 
 
@@ -449,7 +449,7 @@ reports.append(report)
     assert "the host may read it, because it has not waited for that" in told
     assert "before the host reads it: work.sync(), or wait for an event" in told
     reports[0].assert_none()
-    with pytest.raises(sk.RaceError, match="let the block end after that wait"):
+    with pytest.raises(sk.errors.RaceError, match="let the block end after that wait"):
         reports[0].assert_none(possible=True)
     text, _ = page_of(reports[0], tmp_path)
     assert "the host may read it" in text

@@ -143,7 +143,7 @@ def test_an_event_of_somebodys_capture_is_not_asked(mode, asks, how, forks):
         side.wait(origin)
     event = FIRST[how](side if forks else origin, event)
     for run in (within, lambda ask: ask()):
-        with pytest.raises(sk.CaptureError, match="was last recorded on"):
+        with pytest.raises(sk.errors.CaptureError, match="was last recorded on"):
             run(lambda: ASKS[asks](event))
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(origin.handle))))
     for again in (origin, side):
@@ -157,7 +157,7 @@ def test_an_event_of_a_capture_on_a_bare_handle_is_not_asked_and_the_handle_may_
     stream = sk.from_handle(raw)
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
     inside = stream.record()
-    with pytest.raises(sk.CaptureError, match="was last recorded on"):
+    with pytest.raises(sk.errors.CaptureError, match="was last recorded on"):
         inside.sync()
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
     for _ in range(3):
@@ -188,7 +188,7 @@ def test_an_event_recorded_in_turns_is_asked_only_where_its_last_record_allows()
         free.record(event)
         event.sync()
         origin.record(event)
-        with pytest.raises(sk.CaptureError, match="was last recorded on"):
+        with pytest.raises(sk.errors.CaptureError, match="was last recorded on"):
             event.sync()
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(origin.handle))))
 
@@ -199,7 +199,7 @@ def test_an_external_record_leaves_the_event_a_part_of_the_capture():
     check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
     stream.record(event)
     stream.record(event, external=True)
-    with pytest.raises(sk.CaptureError, match="was last recorded on"):
+    with pytest.raises(sk.errors.CaptureError, match="was last recorded on"):
         event.sync()
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(stream.handle))))
 

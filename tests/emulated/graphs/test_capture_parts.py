@@ -171,7 +171,7 @@ assert ORDER == ["onelib launch", "onelib close"]
 for library, fails in ((streamkit_onelib, "{fails}"), (streamkit_twolib, "{fails}")):
     ORDER.clear()
     library.now.add(fails)
-    error = error_of(sk.CaptureError, work)
+    error = error_of(sk.errors.CaptureError, work)
     assert "says so" in str(error) and isinstance(error.__cause__, RuntimeError)
     library.now.clear()
     assert any("onelib abandon" in step for step in ORDER), ORDER
@@ -192,7 +192,7 @@ with sk.capture(stream, mode="relaxed"):
         try:
             with sk.capture(mode="relaxed"):
                 pass
-        except sk.CaptureError as error:
+        except sk.errors.CaptureError as error:
             refused.append(str(error))
     thread = threading.Thread(target=other)
     thread.start()
@@ -385,9 +385,9 @@ other.sync()
 # what the library refuses it refuses also then
 import streamkit_onelib as adapter
 def borrow(queue):
-    raise sk.UnsupportedStreamError("toylib takes no such stream")
+    raise sk.errors.UnsupportedStreamError("toylib takes no such stream")
 adapter.borrow = borrow
-error_of(sk.UnsupportedStreamError, g.launch, sk.new_stream())
+error_of(sk.errors.UnsupportedStreamError, g.launch, sk.new_stream())
 g.close()
 assert ORDER == ["onelib launch", "onelib close"], ORDER
 """,
@@ -510,7 +510,7 @@ gc.disable()
 try:
     with sk.capture(stream, mode="relaxed"):
         failing()
-except sk.CaptureError as error:
+except sk.errors.CaptureError as error:
     assert "not permitted" in str(error)
     assert seen[0]() is not None
 assert seen[0]() is None

@@ -102,7 +102,8 @@ def test_a_private_stream_is_nonblocking_and_the_graph_runs_on_any(cells):
         assert g.stream.is_capturing
         fill(cell, 2, g.stream.handle)
     assert g.stream.is_nonblocking
-    for target in (g.stream, sk.new_stream(), sk.default_stream(), sk.per_thread_stream()):
+    defaults = [sk.default_stream(per_thread=mine) for mine in (False, True)]
+    for target in (g.stream, sk.new_stream(), *defaults):
         cell.write(1)
         g.upload(target)
         g.launch(target)
@@ -115,10 +116,10 @@ def test_the_graph_is_a_graph():
         side.wait(g.stream)
         g.stream.wait(side)
         g.stream.record(sk.new_event(), external=True)
-        assert isinstance(g, sk.Graph)
+        assert isinstance(g, sk.types.Graph)
         assert not g.closed
         assert "capturing" in repr(g)
-    assert isinstance(g, sk.Graph)
+    assert isinstance(g, sk.types.Graph)
     assert isinstance(g, CudaGraph)
     assert "ready" in repr(g)
     assert g.to_dot().startswith("digraph")
@@ -132,7 +133,7 @@ def test_the_graph_is_a_graph():
     assert g._repr_svg_() is None
     assert "closed" in repr(g)
     for use in (g.launch, g.upload, g.to_dot, g.to_svg, lambda: g.nodes, lambda: g.keep(1)):
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             use()
 
 
@@ -251,7 +252,7 @@ def test_a_launch_outside_any_scope_leaves_somebodys_capture_whole(warp, cells, 
     sk.wrap(warp.get_stream("cuda:0")).record()
     check(driver.cuStreamBeginCapture(raw.handle, driver.CUstreamCaptureMode(1)))
     try:
-        with pytest.raises(sk.CaptureError, match="which captures"):
+        with pytest.raises(sk.errors.CaptureError, match="which captures"):
             g.launch()
         assert capturing(raw.handle) == 1
         assert capturing(g.stream.handle) == (of == "graph")
@@ -285,15 +286,15 @@ def test_a_graph_is_not_uploaded_where_something_is_captured(cells, undo):
         fill(cell, 2, g.stream.handle)
     raw = make_stream()
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
-    with pytest.raises(sk.CaptureError, match="which captures"):
+    with pytest.raises(sk.errors.CaptureError, match="which captures"):
         g.upload(Foreign(raw))
     with sk.capture(foreign(undo)) as other:
         fill(cell, 3, other.stream.handle)
-        with pytest.raises(sk.CaptureError, match="which captures"):
+        with pytest.raises(sk.errors.CaptureError, match="which captures"):
             g.upload()
-        with pytest.raises(sk.CaptureError, match="still being captured"):
+        with pytest.raises(sk.errors.CaptureError, match="still being captured"):
             other.launch()
-        with pytest.raises(sk.CaptureError, match="still being captured"):
+        with pytest.raises(sk.errors.CaptureError, match="still being captured"):
             other.close()
         elsewhere = sk.new_stream()
         g.launch(elsewhere)
@@ -321,9 +322,9 @@ def test_a_graph_stays_on_its_device(cells):
     cell = cells(1)
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         g.launch(sk.new_stream(1))
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         g.launch(sk.new_stream("cpu"))
 
 
@@ -347,7 +348,7 @@ def test_an_empty_section_is_found_and_says_where_work_is(cells, gate):
         with g.section("fill"):
             fill(cell, 2, g.stream.handle)
         gate.hold(elsewhere.handle)
-        with pytest.raises(sk.CaptureError, match="'lost' added no node") as refused:
+        with pytest.raises(sk.errors.CaptureError, match="'lost' added no node") as refused:
             with g.section("lost"):
                 fill(cell, 3, elsewhere.handle)
         assert f"{elsewhere.handle:#x}" in str(refused.value)
@@ -356,12 +357,12 @@ def test_an_empty_section_is_found_and_says_where_work_is(cells, gate):
     g.launch(elsewhere)
     elsewhere.sync()
     assert cell.read() == 2
-    with pytest.raises(sk.CaptureError, match="not being captured"), g.section("late"):
+    with pytest.raises(sk.errors.CaptureError, match="not being captured"), g.section("late"):
         pass
 
 
 def test_an_empty_capture_is_refused():
-    with pytest.raises(sk.CaptureError, match="nothing was captured") as refused:
+    with pytest.raises(sk.errors.CaptureError, match="nothing was captured") as refused:
         with sk.capture() as g:
             pass
     assert "pending" not in str(refused.value)
@@ -377,7 +378,7 @@ def test_an_error_of_a_section_passes():
 def test_the_search_for_escaped_work_leaves_another_capture_whole():
     other = sk.new_stream(nonblocking=True)
     check(driver.cuStreamBeginCapture(other.handle, driver.CUstreamCaptureMode(2)))
-    with pytest.raises(sk.CaptureError, match="nothing was captured"), sk.capture():
+    with pytest.raises(sk.errors.CaptureError, match="nothing was captured"), sk.capture():
         pass
     assert capturing(other.handle) == 1
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(other.handle))))
@@ -388,7 +389,7 @@ def test_an_unjoined_fork_is_named(cells, nonblocking):
     """Beside a known legacy stream, which a capture on a blocking one forbids to ask."""
     cell, legacy = cells(1), sk.default_stream(0)
     side = sk.new_stream(nonblocking=nonblocking)
-    with pytest.raises(sk.CaptureError, match="not joined again") as refused:
+    with pytest.raises(sk.errors.CaptureError, match="not joined again") as refused:
         with sk.capture() as g:
             side.wait(g.stream)
             fill(cell, 2, side.handle)
@@ -402,7 +403,7 @@ def test_an_unjoined_fork_is_named(cells, nonblocking):
 
 def test_an_unjoined_fork_of_nobody_known(cells):
     cell, raw = cells(1), make_stream()
-    with pytest.raises(sk.CaptureError, match="another stream took part"):
+    with pytest.raises(sk.errors.CaptureError, match="another stream took part"):
         with sk.capture() as g:
             event = g.stream.record()
             check(driver.cuStreamWaitEvent(raw, event.handle, 0))
@@ -443,7 +444,7 @@ def test_a_record_for_others_that_cuda_takes_for_joined_is_no_loose_end(cells):
 
 def test_what_is_joined_the_driver_decides(cells):
     cell, forks = cells(1), []
-    with pytest.raises(sk.CaptureError, match=r"UNJOINED .* has to be waited for"):
+    with pytest.raises(sk.errors.CaptureError, match=r"UNJOINED .* has to be waited for"):
         with sk.capture() as g:
             forks.append(fork_that_records(g, cell, goes_back=False))
     assert not g.stream.is_capturing
@@ -479,7 +480,7 @@ def test_what_would_break_the_capture_is_refused_and_it_stays_whole(cells, mode,
     with sk.capture(mode=mode) as g:
         fill(cell, 2, g.stream.handle)
         event = g.stream.record()
-        with pytest.raises(sk.CaptureError):
+        with pytest.raises(sk.errors.CaptureError):
             ILLEGAL[name](g, event)
         assert capturing(g.stream.handle) == 1
         assert sk.new_stream(nonblocking=True).done
@@ -493,7 +494,7 @@ def test_an_event_that_somebody_else_recorded_is_not_asked_inside(warp, cells):
     with sk.capture() as g:
         fill(cell, 2, g.stream.handle)
         check(driver.cuEventRecord(event.cuda_event, g.stream.handle))
-        with pytest.raises(sk.CaptureError):
+        with pytest.raises(sk.errors.CaptureError):
             sk.wrap_event(event).done  # noqa: B018 - it raises
         assert capturing(g.stream.handle) == 1
 
@@ -502,7 +503,7 @@ def test_an_event_that_somebody_else_recorded_is_not_asked_inside(warp, cells):
 def test_a_broken_capture_says_so(cells, nonblocking):
     cell = cells(1)
     with stream_for(nonblocking) as stream:
-        with pytest.raises(sk.CaptureError, match="something illegal broke") as refused:
+        with pytest.raises(sk.errors.CaptureError, match="something illegal broke") as refused:
             with sk.capture(stream):
                 fill(cell, 2, stream.handle)
                 driver.cuStreamQuery(stream.handle)
@@ -528,7 +529,7 @@ def test_legacy_work_of_another_thread_breaks_a_blocking_capture(
 
     with stream_for(nonblocking) as stream, contextlib.ExitStack() as refused:
         if not nonblocking:
-            refused.enter_context(pytest.raises(sk.CaptureError, match=r"blocking one.*any thread"))
+            refused.enter_context(pytest.raises(sk.errors.CaptureError, match=r"blocking one.*any"))
         with sk.capture(stream):
             fill(cell, 2, stream.handle)
             within(fill_on_legacy)
@@ -538,7 +539,7 @@ def test_legacy_work_of_another_thread_breaks_a_blocking_capture(
 
 def test_a_broken_section_says_so(cells):
     cell = cells(1)
-    with pytest.raises(sk.CaptureError, match="something illegal broke"):
+    with pytest.raises(sk.errors.CaptureError, match="something illegal broke"):
         with sk.capture() as g, g.section("broken"):
             fill(cell, 2, g.stream.handle)
             driver.cuStreamQuery(g.stream.handle)
@@ -548,7 +549,7 @@ def test_an_error_that_broke_the_capture_is_chained():
     class LibraryError(Exception):
         pass
 
-    with pytest.raises(sk.CaptureError, match="LibraryError inside the capture") as refused:
+    with pytest.raises(sk.errors.CaptureError, match="LibraryError inside the capture") as refused:
         with sk.capture() as g:
             driver.cuStreamQuery(g.stream.handle)
             raise LibraryError("had enough\nand more")
@@ -612,33 +613,33 @@ def test_the_blocks_own_error_passes(cells, error):
 )
 def test_an_error_that_names_the_capture_is_explained(cells, said):
     cell = cells(1)
-    with pytest.raises(sk.CaptureError, match="inside the capture"), sk.capture() as g:
+    with pytest.raises(sk.errors.CaptureError, match="inside the capture"), sk.capture() as g:
         fill(cell, 2, g.stream.handle)
         raise RuntimeError(said)
 
 
 def test_a_librarys_error_that_names_the_capture_is_explained(warp, cells):
     cell, error = cells(1), of_a_library("LibraryError")("not during stream capture")
-    with pytest.raises(sk.CaptureError, match="LibraryError inside the capture"):
+    with pytest.raises(sk.errors.CaptureError, match="LibraryError inside the capture"):
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
             raise error
 
 
 def test_a_capture_that_was_ended_inside_says_so():
-    with pytest.raises(sk.CaptureError, match="was ended inside"):
+    with pytest.raises(sk.errors.CaptureError, match="was ended inside"):
         with sk.capture() as g:
             check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(g.stream.handle))))
 
 
 def test_what_cannot_be_captured_says_why():
-    with pytest.raises(sk.UnsupportedStreamError, match="is a host stream, which has no graphs"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="host stream, which has no graphs"):
         sk.capture(sk.new_stream("cpu"))
-    with pytest.raises(sk.CaptureError, match="legacy default stream"):
+    with pytest.raises(sk.errors.CaptureError, match="legacy default stream"):
         sk.capture(sk.default_stream())
     with pytest.raises(ValueError, match="not a capture mode"):
         sk.capture(mode="strict")
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.capture(7)
 
 
@@ -646,10 +647,10 @@ def test_a_capture_of_somebody_else_is_left_alone(warp, cells):
     cell, raw = cells(1), make_stream()
     stream = warp.Stream("cuda:0", cuda_stream=raw)
     check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(1)))
-    with pytest.raises(sk.CaptureError, match="captures already"):
+    with pytest.raises(sk.errors.CaptureError, match="captures already"):
         sk.capture(stream).__enter__()
     with warp.ScopedStream(stream, sync_enter=False):
-        with pytest.raises(sk.CaptureError, match="captures already"):
+        with pytest.raises(sk.errors.CaptureError, match="captures already"):
             sk.capture().__enter__()
     fill(cell, 2, raw)
     check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(raw))))
@@ -700,7 +701,7 @@ def test_the_mode_says_whose_unsafe_calls_break_the_capture(cells, mode, where):
 
     breaks = mode == "global" or (mode == "thread_local" and where == "here")
     if breaks:
-        with pytest.raises(sk.CaptureError, match="something illegal broke"):
+        with pytest.raises(sk.errors.CaptureError, match="something illegal broke"):
             work()
     else:
         work()
@@ -848,13 +849,13 @@ def end_by_error(cell):
 
 def end_unjoined(cell):
     side = sk.new_stream(nonblocking=True)
-    with contextlib.suppress(sk.CaptureError), sk.capture() as g:
+    with contextlib.suppress(sk.errors.CaptureError), sk.capture() as g:
         side.wait(g.stream)
         fill(cell, 2, side.handle)
 
 
 def end_broken(cell):
-    with contextlib.suppress(sk.CaptureError), sk.capture() as g:
+    with contextlib.suppress(sk.errors.CaptureError), sk.capture() as g:
         driver.cuStreamQuery(g.stream.handle)
 
 

@@ -256,7 +256,7 @@ try:
     with sk.capture(stream):
         if {fails == "in the block"}:
             raise KeyError
-except (KeyError, sk.CaptureError) as error:  # at its end: nothing was captured
+except (KeyError, sk.errors.CaptureError) as error:  # at its end: nothing was captured
     failure = error
 assert gate.closed
 pool_goes_when_open(gate)  # also while somebody has the failure
@@ -290,7 +290,7 @@ library.log.clear()
 def refused():
     try:
         work()
-    except sk.CaptureError:
+    except sk.errors.CaptureError:
         library.log.append("refused")
 
 other = sk.new_stream(nonblocking=True)

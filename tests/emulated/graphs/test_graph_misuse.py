@@ -60,7 +60,7 @@ def leave_for(device):
 
 def test_a_block_may_leave_the_device_of_a_default_stream(cells):
     """Whose handle then means another stream, on which nothing captures."""
-    cell, stream = cells(1), sk.per_thread_stream()
+    cell, stream = cells(1), sk.default_stream(per_thread=True)
     with sk.capture(stream) as g:
         fill(cell, 2, stream.handle)
         leave_for(1)
@@ -71,7 +71,7 @@ def test_a_block_may_leave_the_device_of_a_default_stream(cells):
 
 
 def test_a_block_that_fails_may_leave_it_too(cells):
-    cell, stream = cells(1), sk.per_thread_stream()
+    cell, stream = cells(1), sk.default_stream(per_thread=True)
     with pytest.raises(KeyError), sk.capture(stream):
         fill(cell, 2, stream.handle)
         leave_for(1)
@@ -94,7 +94,7 @@ def test_a_capture_in_another_context(undo):
     for target in (None, stream):
         g.launch(target)
     stream.sync()
-    with pytest.raises(sk.DeviceMismatchError, match="its own context"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="its own context"):
         g.launch(sk.new_stream())
     g.close()
 
@@ -107,7 +107,7 @@ def test_a_library_that_the_block_left_outside_the_capture_is_named(warp, cells,
     cell, elsewhere = cells(1), warp.Stream("cuda:0")
     if where == "the default stream":
         elsewhere = warp.get_device("cuda:0").null_stream
-    with pytest.raises(sk.CaptureError, match="has left warp on another stream"):
+    with pytest.raises(sk.errors.CaptureError, match="has left warp on another stream"):
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
             warp.set_stream(elsewhere, "cuda:0")
@@ -141,17 +141,17 @@ def of_an_event():
 @pytest.mark.parametrize("outside", [of_a_stream, of_an_event], ids=lambda make: make.__name__)
 def test_a_wait_for_what_takes_no_part_says_how_it_can(cells, outside):
     cell, other = cells(1), outside()
-    with pytest.raises(sk.CaptureError, match=r"ISOLATION.*take the other stream in") as raised:
+    with pytest.raises(sk.errors.CaptureError, match=r"ISOLATION.*take the other") as raised:
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
             g.stream.wait(other)
-    assert isinstance(raised.value.__cause__, sk.DriverError)
+    assert isinstance(raised.value.__cause__, sk.errors.DriverError)
     assert "earlier GPU work" not in str(raised.value)
     assert not g.stream.is_capturing
 
 
 def test_the_default_stream_does_not_join():
-    with pytest.raises(sk.CaptureError, match=r"IMPLICIT.*legacy default stream"):
+    with pytest.raises(sk.errors.CaptureError, match=r"IMPLICIT.*legacy default stream"):
         with sk.capture() as g:
             sk.default_stream().wait(g.stream)
 
@@ -166,7 +166,7 @@ def close_it(stream):
 
 def test_a_stream_closed_inside_says_so(cells):
     cell = cells(1)
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         with sk.capture() as g:
             fill(cell, 2, g.stream.handle)
             close_it(g.stream)
@@ -207,7 +207,7 @@ def test_a_capture_that_another_thread_has_begun_meanwhile_is_left_to_it(monkeyp
         check(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode(2)))
 
     monkeypatch.setattr(checks, "refuse_inside_another", then_another_begins)
-    with pytest.raises(sk.DriverError, match="cuStreamBeginCapture"):
+    with pytest.raises(sk.errors.DriverError, match="cuStreamBeginCapture"):
         with sk.capture(sk.from_handle(raw)):
             pass
     assert capturing(raw) == 1
@@ -257,7 +257,7 @@ def closed():
 
 def test_a_closed_stream_is_not_asked_whether_it_is_busy(closed):
     """The real driver may crash at a handle that is not alive."""
-    with pytest.raises(sk.CaptureError, match="nothing was captured"), sk.capture():
+    with pytest.raises(sk.errors.CaptureError, match="nothing was captured"), sk.capture():
         assert closed is not None
 
 
@@ -277,7 +277,7 @@ def test_a_closed_stream_is_not_asked_whether_its_launch_has_ended(cells):
 
 def test_a_closed_stream_is_not_asked_whether_it_is_the_loose_fork(cells, closed):
     cell, side = cells(1), sk.new_stream(nonblocking=True)
-    with pytest.raises(sk.CaptureError, match="not joined again"):
+    with pytest.raises(sk.errors.CaptureError, match="not joined again"):
         with sk.capture() as g:
             side.wait(g.stream)
             fill(cell, 2, side.handle)

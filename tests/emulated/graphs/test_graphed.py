@@ -287,7 +287,7 @@ def test_what_cannot_be_captured_is_told_with_its_line(array):
     line = function.__wrapped__.__code__.co_firstlineno + 3
     for _ in range(2):
         with pytest.raises(
-            sk.CaptureError, match=rf"function \(line {line} of .*test_graphed.py\)"
+            sk.errors.CaptureError, match=rf"function \(line {line} of .*test_graphed.py\)"
         ):
             function(to, source)
     assert (function.graphs, function.captures) == (0, 0)
@@ -297,7 +297,7 @@ def test_where_no_line_is_known_the_function_is_named():
     function = sk.graphed(lambda: None)
     function()
     with pytest.raises(
-        sk.CaptureError, match=r"<lambda> \(the function at line \d+ of .*no GPU work"
+        sk.errors.CaptureError, match=r"<lambda> \(the function at line \d+ of .*no GPU work"
     ):
         function()
 

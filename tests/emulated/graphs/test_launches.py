@@ -105,7 +105,7 @@ def test_a_stream_that_can_die_has_an_event_for_each_launch(captured, undo, of):
         undo.callback(destroy_stream, raw)
         stream = sk.from_handle(raw)
     else:
-        stream = sk.default_stream() if of == "the default stream" else sk.per_thread_stream()
+        stream = sk.default_stream(per_thread=of != "the default stream")
     g.launch(stream)
     emulator.reset_calls()
     for _ in range(3):
@@ -125,7 +125,7 @@ def test_a_closed_graph_is_not_launched_again(captured):
     for _ in range(2):
         g.launch(stream)
     g.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         g.launch(stream)
 
 
@@ -136,7 +136,7 @@ def test_a_closed_stream_is_no_steady_one(captured, launches):
     for _ in range(launches):
         g.launch(stream)
     stream.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         g.launch(stream)
 
 
@@ -146,7 +146,7 @@ def test_an_error_of_the_driver_is_raised_and_the_graph_stays(captured, call):
     stream = sk.new_stream()
     g.launch(stream)
     emulator.fail(call, driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
-    with pytest.raises(sk.DriverError, match="OUT_OF_MEMORY"):
+    with pytest.raises(sk.errors.DriverError, match="OUT_OF_MEMORY"):
         g.launch(stream)
     stream.sync()
     cell.write(1)
@@ -184,7 +184,7 @@ def test_a_forked_child_launches_nothing(captured):
         status = 1
         try:
             g.launch(stream)
-        except sk.ForkedProcessError:
+        except sk.errors.ForkedProcessError:
             status = bool(emulator.all_calls())
         finally:
             os._exit(status)
@@ -197,7 +197,7 @@ def test_a_steady_stream_that_captures_is_left_whole(captured):
     stream = sk.new_stream(nonblocking=True)
     g.launch(stream)
     check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
-    with pytest.raises(sk.CaptureError, match="Call the function itself"):
+    with pytest.raises(sk.errors.CaptureError, match="Call the function itself"):
         g.launch(stream)
     assert capturing(stream.handle) == 1
     end_of_a_capture(stream.handle)
@@ -223,13 +223,13 @@ def test_a_launch_inside_another_capture_is_refused_and_that_one_stays_valid(
     stream = g.stream if whose == "of the same stream" else sk.new_stream(nonblocking=True)
     if whose == "of others":
         check(driver.cuStreamBeginCapture(stream.handle, driver.CUstreamCaptureMode(1)))
-        with pytest.raises(sk.CaptureError, match="Call the function itself"):
+        with pytest.raises(sk.errors.CaptureError, match="Call the function itself"):
             launch(g, stream)
         assert capturing(stream.handle) == 1
         end_of_a_capture(stream.handle)
     else:
         with sk.capture(stream) as outer:
-            with pytest.raises(sk.CaptureError, match="Call the function itself"):
+            with pytest.raises(sk.errors.CaptureError, match="Call the function itself"):
                 launch(g, stream)
             fill(other, 3, stream.handle)
         assert outer.nodes == 1
@@ -392,7 +392,7 @@ def test_threads_launch_one_graph_until_it_is_closed(captured):
         while True:
             try:
                 g.launch(stream)
-            except sk.StreamClosedError as error:
+            except sk.errors.StreamClosedError as error:
                 ends.append(error)
                 return
 

@@ -71,7 +71,7 @@ def test_an_event_that_its_process_has_not_exported_is_not_opened(sender):
 
 def test_an_event_that_its_process_has_closed_is_gone(token):
     emulator.fail("cuIpcOpenEventHandle", driver.CUresult.CUDA_ERROR_INVALID_HANDLE)
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         open_event(token(0))
 
 
@@ -128,7 +128,7 @@ def test_in_its_own_process_an_interprocess_event_serves_streams_of_its_device_o
     near, far = sk.new_stream(0), sk.new_stream(1)
     near.record(event)
     near.wait(event)
-    with pytest.raises(sk.DeviceMismatchError, match="only streams of its own device"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="only streams of its own device"):
         far.wait(event)
 
 
@@ -140,7 +140,7 @@ def test_an_event_that_is_exported_is_itself_where_it_comes_back_to_its_process(
     assert (token.uuid, token.handle) == (devices.uuid_of(1), event.handle.to_bytes(64, "big"))
     assert open_event(token) is event
     event.close()
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         open_event(token)
 
 
@@ -155,10 +155,10 @@ name = "/dev/shm/streamkit-shares-gone/0123456789abcdef"
 event = EventToken(name, devices.uuid_of(0), bytes(64))
 layout = Layout(0, (3,), (4,), (2, 32, 1))
 token = ArrayToken(f"{name}.7", event, SharedMemory(9, bytes(64), 512), layout, "toya")
-told = str(error_of(sk.UnsupportedStreamError, token.open, sk.new_stream(0)))
+told = str(error_of(sk.errors.UnsupportedStreamError, token.open, sk.new_stream(0)))
 assert "one of toya, which this process has not imported" in told, told
 assert "toya" not in sys.modules
-told = str(error_of(sk.StreamClosedError, token.open, sk.new_stream(0), "toya"))
+told = str(error_of(sk.errors.StreamClosedError, token.open, sk.new_stream(0), "toya"))
 assert "gone" in told, told
 """,
         toya="def adopt(memory): ...\n",
@@ -188,7 +188,7 @@ def test_spare_memory_that_cannot_be_freed_now_is_freed_later(primary_context):
     freed = emulator.calls("cuMemFree_v2")
     del spares
     emulator.fail("cuMemFree_v2", driver.CUresult.CUDA_ERROR_INVALID_VALUE, nth=2)
-    with pytest.raises(sk.DriverError):
+    with pytest.raises(sk.errors.DriverError):
         Copy(primary_context, 1024)
     Copy(primary_context, 1024)
     assert emulator.calls("cuMemFree_v2") == freed + 4  # one of them failed

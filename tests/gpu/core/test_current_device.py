@@ -14,6 +14,7 @@ import pytest
 import streamkit as sk
 from streamkit import processes
 from streamkit._support.classes import hide  # which names are not ours
+from streamkit.errors import OneQueueError, UnsupportedStreamError
 from streamkit.processes import open_event, token_from_bytes
 from streamkit.types import CudaEvent, CudaGraph, CudaStream
 from support.gpu.raw import check, current_context, destroy_stream, driver, on_device
@@ -33,7 +34,8 @@ NOT_CALLED = {
     "open_event",
     "token_from_bytes",
 }
-STREAMS = {"owned": sk.new_stream, "legacy": sk.default_stream, "own": sk.per_thread_stream}
+STREAMS = {"owned": sk.new_stream, "legacy": sk.default_stream}
+STREAMS["own"] = lambda device: sk.default_stream(device, per_thread=True)
 VALUES = ("CudaStream.name", "CudaStream.native", "CudaStream.owned", "CudaStream.closed",
           "CudaStream.is_default", "CudaStream.is_nonblocking", "CudaStream.priority",
           "CudaStream.context", "CudaStream.is_capturing", "CudaStream.handle", "CudaStream.device",
@@ -92,13 +94,14 @@ def from_others(k):
     assert sk.from_handle(k.raw, owner=k) == sk.Stream.from_handle(k.raw)
 
 
-@call("new_stream", "CudaStream.close", "default_stream", "per_thread_stream")
+@call("new_stream", "CudaStream.close", "default_stream", "is_available")
 def make(k):
+    assert sk.is_available()
     made = sk.new_stream(1, name="made", priority="high")
     made.record()
     made.close()
     sk.default_stream(1).record()
-    sk.per_thread_stream(1).record()
+    sk.default_stream(1, per_thread=True).record()
 
 
 @call("new_event", "wrap_event", "CudaStream.record", "CudaEvent.close")
@@ -140,8 +143,8 @@ def hold(k):
     contexts = []
     try:
         k.stream.submit(lambda: contexts.append(current_context()))
-    except sk.UnsupportedStreamError:  # torch, where it is loaded, takes no per-thread stream
-        assert k.stream == sk.per_thread_stream(1)
+    except UnsupportedStreamError:  # torch, where it is loaded, takes no per-thread stream
+        assert k.stream == sk.default_stream(1, per_thread=True)
     else:
         assert contexts == [k.stream.context]
     k.stream.keep(k)
@@ -153,7 +156,7 @@ def convert(k):
     warp = need("warp")
     warp.config.log_level = warp.LOG_WARNING
     for library in ("cuda.core", "cuda.bindings", "warp"):
-        with contextlib.suppress(sk.UnsupportedStreamError):
+        with contextlib.suppress(UnsupportedStreamError):
             k.stream.to(library)
         k.other.to(library)
     k.event.to("warp")
@@ -183,7 +186,7 @@ def look(k):
     sk.current_stream("warp", device=1)
     sk.current_stream("warp")
     sk.current_streams(device=1)
-    with contextlib.suppress(sk.OneQueueError):  # Warp is on a stream of its own
+    with contextlib.suppress(OneQueueError):  # Warp is on a stream of its own
         sk.assert_one_queue()
 
 

@@ -31,7 +31,7 @@ def test_0_and_1_are_one_queue_and_keep_their_spelling():
 
 
 def test_2_is_this_threads_own_queue():
-    mine = sk.per_thread_stream()
+    mine = sk.default_stream(per_thread=True)
     assert mine == sk.from_handle(2) != sk.default_stream()
     assert mine.id == stream_id(2)
 
@@ -62,20 +62,20 @@ def test_the_per_thread_stream_converts_or_is_refused(subjects, library):
     subject = subjects(library)
     expected = SPELLING[library][1]
     if expected is None:
-        with pytest.raises(sk.UnsupportedStreamError, match="per-thread"):
-            sk.per_thread_stream().to(library)
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="per-thread"):
+            sk.default_stream(per_thread=True).to(library)
         return
-    view = sk.per_thread_stream().to(library)
+    view = sk.default_stream(per_thread=True).to(library)
     assert subject.handle_of(view) == expected
-    assert sk.wrap(view) == sk.per_thread_stream()
+    assert sk.wrap(view) == sk.default_stream(per_thread=True)
 
 
 def test_a_per_thread_stream_refuses_other_threads():
-    mine = sk.per_thread_stream()
+    mine = sk.default_stream(per_thread=True)
     seen = {}
 
     def elsewhere():
-        seen["equal"] = sk.per_thread_stream() == mine
+        seen["equal"] = sk.default_stream(per_thread=True) == mine
         for name, call in {
             "sync": mine.sync,
             "record": mine.record,
@@ -83,7 +83,7 @@ def test_a_per_thread_stream_refuses_other_threads():
             "use": lambda: sk.use(mine).__enter__(),
             "to": lambda: mine.to("cuda.core"),
         }.items():
-            with pytest.raises(sk.ScopeError) as caught:
+            with pytest.raises(sk.errors.ScopeError) as caught:
                 call()
             seen[name] = str(caught.value)
 

@@ -44,7 +44,7 @@ def test_default_streams_are_their_devices(gate):
 
 def test_events_belong_to_their_device():
     event = sk.new_event(device=1)
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         sk.new_stream(0).record(event)
     sk.new_stream(1).record(event)
     sk.new_stream(0).wait(event)
@@ -78,7 +78,7 @@ def test_a_scope_switches_the_device_once_and_back(subjects):
 
 def test_a_wrong_device_is_refused():
     stream = sk.new_stream(1)
-    with pytest.raises(sk.DeviceMismatchError, match="cuda:0"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="cuda:0"):
         sk.from_handle(stream.handle, device=0)
 
 

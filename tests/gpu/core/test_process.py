@@ -16,28 +16,30 @@ def test_a_forked_child_is_told_and_the_parent_is_unharmed():
     done = run_program("""
         import gc, os
         import streamkit as sk
+        from cuda.bindings import driver
 
+        asked = sk.is_available(), driver.cuDevicePrimaryCtxGetState(0)[2]  # no context yet
         stream, event = sk.new_stream(), sk.new_event()
         child = os.fork()
         if child == 0:
-            told = 0
+            told = not sk.is_available()
             for call in (sk.new_stream, stream.record, lambda: stream.record(event), stream.sync,
                          lambda: stream.wait(event), sk.default_stream, stream.__enter__):
                 try:
                     call()
-                except sk.ForkedProcessError as error:
+                except sk.errors.ForkedProcessError as error:
                     told += "spawn" in str(error)
             repr(stream)
             del stream, event
             gc.collect()
-            os._exit(0 if told == 7 else 1)
+            os._exit(0 if told == 8 else 1)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status))
         stream.record(event)
         stream.sync()
-        print("parent", stream.done)
+        print("parent", stream.done, *asked, driver.cuDevicePrimaryCtxGetState(0)[2])
     """)
-    assert (done.stdout, done.stderr) == ("0\nparent True\n", "")
+    assert (done.stdout, done.stderr) == ("0\nparent True True 0 1\n", "")
 
 
 def test_a_forked_child_that_drops_a_lent_array_says_nothing_and_ends_nothing():
@@ -198,7 +200,7 @@ print("dropped", flush=True)
 kept = [ours()]
 try:
     kept[0].launch(sk.new_stream("cpu"))
-except sk.DeviceMismatchError as error:
+except sk.errors.DeviceMismatchError as error:
     kept.append(error)
 torchs(kept.clear)
 print("with the error of its launch", flush=True)

@@ -47,7 +47,7 @@ def test_a_property_and_an_attribute_are_refused():
         __cuda_stream__ = (0, 0)
 
     for wrong in (Property(), Attribute()):
-        with pytest.raises(sk.UnsupportedStreamError, match="not a method"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="not a method"):
             sk.wrap(wrong)
 
 

@@ -96,7 +96,7 @@ def test_a_per_thread_stream_is_settled_in_its_own_thread_only():
     def home():
         check(driver.cuCtxSetCurrent(context))
         check(driver.cuStreamBeginCapture(2, driver.CUstreamCaptureMode(1)))
-        found["stream"] = sk.per_thread_stream()
+        found["stream"] = sk.default_stream(per_thread=True)
         check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(2))))
         made.set()
         asked.wait(10)
@@ -110,7 +110,7 @@ def test_a_per_thread_stream_is_settled_in_its_own_thread_only():
     asked.set()
     thread.join()
     assert found["id"][0] == found["id"][1]
-    sk.per_thread_stream().sync()
+    sk.default_stream(per_thread=True).sync()
 
 
 def test_an_event_of_unknown_device_is_recorded_on_any():

@@ -396,14 +396,15 @@ def test_a_scope_creates_no_event_and_asks_for_no_wait(three, monkeypatch):
 
 def test_a_library_that_refuses_leaves_the_others_where_they_were(three, device):
     before = current_state(three)
-    with pytest.raises(sk.UnsupportedStreamError, match="torch"):
-        sk.per_thread_stream(device).__enter__()
+    mine = sk.default_stream(device, per_thread=True)
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="torch"):
+        mine.__enter__()
     assert current_state(three) == before
-    with pytest.raises(sk.UnsupportedStreamError, match="torch"), sk.per_thread_stream(device):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="torch"), mine:
         pass
     assert current_state(three) == before
-    with sk.use(sk.per_thread_stream(device), libraries=["cupy"]):
-        assert sk.current_stream("cupy") == sk.per_thread_stream(device)
+    with sk.use(mine, libraries=["cupy"]):
+        assert sk.current_stream("cupy") == mine
         assert three["torch"].current() == before["torch"][device]
     assert current_state(three) == before
 
@@ -415,10 +416,10 @@ def test_leaving_out_of_order_raises_and_restores(three, device, outer_device):
     first, second = sk.use(outer), sk.use(inner)
     first.__enter__()
     second.__enter__()
-    with pytest.raises(sk.ScopeError, match="inner"):
+    with pytest.raises(sk.errors.ScopeError, match="inner"):
         first.__exit__(None, None, None)
     assert current_state(three) == before
-    with pytest.raises(sk.ScopeError):
+    with pytest.raises(sk.errors.ScopeError):
         second.__exit__(None, None, None)
     assert current_state(three) == before
 
@@ -429,14 +430,14 @@ def test_libraries_narrows_the_scope(three, device):
     with sk.use(stream, libraries=["cupy"]):
         assert sk.current_stream("cupy") == stream != sk.current_stream("torch")
         assert three["torch"].current() == before["torch"][device]
-        with pytest.raises(sk.OneQueueError, match=r"torch on .*; cupy on "):
+        with pytest.raises(sk.errors.OneQueueError, match=r"torch on .*; cupy on "):
             sk.assert_one_queue()
         sk.assert_one_queue(libraries=["cupy"])
     assert current_state(three) == before
     for name in ("numba", "cuda.core"):
-        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
             sk.use(stream, libraries=[name])
-        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
             sk.current_stream(name)
 
 
@@ -510,7 +511,7 @@ def test_current_stream_names_those_that_differ(three):
     first = current(three)["torch"]
     three["torch"].make_current(three["torch"].new_stream())
     try:
-        with pytest.raises(sk.ScopeError, match=r"torch on .*; cupy on "):
+        with pytest.raises(sk.errors.ScopeError, match=r"torch on .*; cupy on "):
             sk.current_stream()
     finally:
         three["torch"].make_current(first)

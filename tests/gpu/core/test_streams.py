@@ -58,10 +58,10 @@ def test_a_priority_out_of_range_gives_the_range():
 
 
 def test_devices_that_are_not_there():
-    with pytest.raises(sk.NoDeviceError, match="99"):
+    with pytest.raises(sk.errors.NoDeviceError, match="99"):
         sk.new_stream("cuda:99")
     stream = sk.new_stream()
-    with pytest.raises(sk.DeviceMismatchError, match="cuda:5"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="cuda:5"):
         sk.from_handle(stream.handle, device=5)
 
 
@@ -204,7 +204,7 @@ def test_events_convert_where_the_library_can_wrap_one(subjects, gate, library):
 @pytest.mark.parametrize("library", ["torch", "cuda.core"])
 def test_events_that_cannot_convert_say_what_to_do(subjects, library):
     subjects(library)
-    with pytest.raises(sk.UnsupportedStreamError, match="wait"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="wait"):
         sk.new_stream().record().to(library)
 
 
@@ -267,7 +267,7 @@ def test_close_returns_at_once_and_the_object_is_unusable(gate):
         stream.__enter__,
         lambda: sk.new_stream().wait(stream),
     ):
-        with pytest.raises(sk.StreamClosedError, match="gone"):
+        with pytest.raises(sk.errors.StreamClosedError, match="gone"):
             use()
     assert stream.id == number
     assert stream.name == "gone"
@@ -446,9 +446,9 @@ def test_streams_of_another_context_order_but_do_not_convert(subjects):
     stream.sync()
     for library in ("torch", "cupy", "warp", "numba"):
         subjects(library)
-        with pytest.raises(sk.UnsupportedStreamError, match="context"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="context"):
             stream.to(library)
-    with pytest.raises(sk.UnsupportedStreamError, match="context"), sk.use(stream):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="context"), sk.use(stream):
         pass
     assert stream.to("cuda.core").handle
     del stream
@@ -459,7 +459,7 @@ def test_streams_of_another_context_order_but_do_not_convert(subjects):
 def test_wrap_refuses_a_closed_cuda_core_stream(subjects):
     native = subjects("cuda.core").new_stream()
     native.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         sk.wrap(native)
 
 
@@ -503,5 +503,5 @@ def test_generic_torch_streams_and_tensors(subjects):
     assert sk.wrap(own).handle == same.cuda_stream != 0
     assert sk.wrap(own).handle == own.native_handle
     for wrong in (torch.ones(1, device="cuda"), torch.device("cuda"), torch.cuda.Stream):
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             sk.wrap(wrong)

@@ -50,7 +50,7 @@ class Elsewhere:
             with sk.use(stream, **options):
                 self.entered.set()
                 self.may_leave.wait(10)
-        except sk.ScopeError as error:
+        except sk.errors.ScopeError as error:
             self.error = error
             self.entered.set()
 
@@ -64,7 +64,7 @@ def test_another_queue_in_another_thread_is_refused_for_warp(three, device):
     holder = Elsewhere(sk.new_stream(device, name="theirs"))
     held = current_state(three)
     mine = sk.new_stream(device, name="mine")
-    with pytest.raises(sk.ScopeError) as caught, mine:
+    with pytest.raises(sk.errors.ScopeError) as caught, mine:
         pass
     text = str(caught.value)
     assert "holder" in text
@@ -91,7 +91,7 @@ def test_a_scope_on_another_device_is_refused_too_for_warps_default_device_is_on
     holder = Elsewhere(sk.new_stream(0, name="theirs"))
     held = current_state(three)
     mine = sk.new_stream(1, name="mine")
-    with pytest.raises(sk.ScopeError, match="libraries=") as caught, mine:
+    with pytest.raises(sk.errors.ScopeError, match="libraries=") as caught, mine:
         pass
     assert "wp.launch" in str(caught.value)
     assert "share one stream" not in str(caught.value)
@@ -120,7 +120,7 @@ def test_a_nested_scope_may_not_pull_warp_away_from_another_thread(device):
     shared = sk.new_stream(device)
     holder = Elsewhere(shared)
     with shared:
-        with pytest.raises(sk.ScopeError, match="holder"), sk.new_stream(device):
+        with pytest.raises(sk.errors.ScopeError, match="holder"), sk.new_stream(device):
             pass
         assert sk.current_stream("warp") == shared
         sk.assert_one_queue()
@@ -132,7 +132,7 @@ def test_joining_above_a_scope_of_another_queue_is_refused(device):
     outer, inner = sk.new_stream(device), sk.new_stream(device)
     with outer, inner:
         guest = Elsewhere(inner)
-        assert isinstance(guest.error, sk.ScopeError)
+        assert isinstance(guest.error, sk.errors.ScopeError)
         guest.leave()
 
 
@@ -144,7 +144,7 @@ def test_leaving_in_another_thread_raises_and_leaves_both_whole(three, device):
 
     def leave():
         theirs = current_state(three)
-        with pytest.raises(sk.ScopeError, match="not open in this thread"):
+        with pytest.raises(sk.errors.ScopeError, match="not open in this thread"):
             scope.__exit__(None, None, None)
         assert current_state(three) == theirs
 
@@ -183,7 +183,7 @@ def test_two_tasks_that_hold_scopes_across_an_await_are_told(three, device, firs
         )
 
     results = asyncio.run(both())
-    told = [isinstance(result, sk.ScopeError) for result in results]
+    told = [isinstance(result, sk.errors.ScopeError) for result in results]
     assert told == [first_out == "outer"] * 2
     assert current_state(three) == before
 
@@ -196,10 +196,10 @@ def test_leaving_out_of_order_ends_all_inside_and_leaves_everything_whole(three,
     between = current_state(three)
     for scope in scopes[1:]:
         scope.__enter__()
-    with pytest.raises(sk.ScopeError, match="inside it were open"):
+    with pytest.raises(sk.errors.ScopeError, match="inside it were open"):
         scopes[1].__exit__(None, None, None)
     assert current_state(three) == between
-    with pytest.raises(sk.ScopeError, match="not open in this thread"):
+    with pytest.raises(sk.errors.ScopeError, match="not open in this thread"):
         scopes[-1].__exit__(None, None, None)
     assert current_state(three) == between
     scopes[0].__exit__(None, None, None)

@@ -71,7 +71,7 @@ with s, s, sk.use(s), sk.new_stream(1), s:
 outer, inner = (sk.use(torch.cuda.Stream(1)) for _ in range(2))
 outer.__enter__()
 inner.__enter__()
-with contextlib.suppress(sk.ScopeError):
+with contextlib.suppress(sk.errors.ScopeError):
     outer.__exit__(None, None, None)
 """,
     "refused": """

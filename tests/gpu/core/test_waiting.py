@@ -214,7 +214,7 @@ def test_waiting_disturbs_nobodys_capture(held, gate, mode):
         assert future.result(LONG)[0] in (0, driver.CUresult.CUDA_ERROR_NOT_READY)
         capturing = sk.from_handle(raw)
         for use in (lambda: asyncio.run(wait_for(capturing)), lambda: capturing.then(int)):
-            with pytest.raises(sk.CaptureError):
+            with pytest.raises(sk.errors.CaptureError):
                 use()
         assert int(check(driver.cuStreamIsCapturing(raw))) == ACTIVE
     finally:
@@ -288,7 +288,7 @@ outcomes = []
 def sync():
     try:
         stream.sync(timeout=10)
-    except sk.DriverError as error:
+    except sk.errors.DriverError as error:
         outcomes.append(error)
 
 async def main():
@@ -415,7 +415,7 @@ if child == 0:
                  stream.sync, lambda: asyncio.run(wait_for(event)), event.sync, future.result):
         try:
             call()
-        except sk.ForkedProcessError:
+        except sk.errors.ForkedProcessError:
             told += 1
     print(told, flush=True)
     os._exit(0)

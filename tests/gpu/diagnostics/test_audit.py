@@ -40,7 +40,7 @@ def test_before_three_libraries_are_on_three_queues_and_after_on_one(subjects, p
     assert len(report.queues) == 3
     assert {one.library for one in report.off_queue(s)} == {"cupy", "warp"}
     assert [one.library for one in report.legacy_work] == ["cupy"]
-    with pytest.raises(sk.OneQueueError, match=r"(?s)cupy_add.*\[cupy\] on legacy default stream"):
+    with pytest.raises(sk.errors.OneQueueError, match=r"(?s)cupy_add.*\[cupy\] on legacy default"):
         report.assert_one_queue(s)
     with sk.audit() as report, sk.use(s):
         program()
@@ -175,7 +175,7 @@ def test_a_queue_of_a_stream_that_has_ended_has_its_device_and_is_no_other(torch
         check(driver.cuMemsetD8Async(x.data_ptr(), 0, 8, s.handle))
     (ended,) = report.off_queue(s)
     assert (ended.queue.device, ended.queue.id) == ("cuda:0", number)
-    with pytest.raises(sk.OneQueueError, match=f"stream id={number}, which has ended"):
+    with pytest.raises(sk.errors.OneQueueError, match=f"stream id={number}, which has ended"):
         report.assert_one_queue(s)
 
 
@@ -192,7 +192,7 @@ def test_raw_work_is_counted_and_placed(cells):
     for handle, one in zip(streams, report.work, strict=False):
         assert len(report.off_queue(sk.from_handle(handle))) == 3
         assert one not in report.off_queue(sk.from_handle(handle))
-    assert len(report.off_queue(sk.per_thread_stream())) == 3
+    assert len(report.off_queue(sk.default_stream(per_thread=True))) == 3
     assert [one.queue.name for one in report.work[2:]] == [
         "legacy default stream",
         "per-thread default stream",
@@ -311,7 +311,7 @@ with profiler() as profile:
     try:
         with sk.audit():
             fill()
-    except sk.ScopeError as error:
+    except sk.errors.ScopeError as error:
         assert "another tool has CUPTI" in str(error)
     else:
         raise AssertionError("it was not refused")

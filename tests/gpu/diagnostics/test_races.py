@@ -260,7 +260,7 @@ def test_a_race_tells_lines_and_names(libraries):
     assert race.first.library == race.second.library == "torch"
     assert race.array.name == "weights"
     assert race.fix.endswith(f" first, add work.wait(loader) before line {race.second.line}")
-    with pytest.raises(sk.RaceError, match="weights"):
+    with pytest.raises(sk.errors.RaceError, match="weights"):
         report.assert_none()
 
 

@@ -44,7 +44,7 @@ def test_looking_at_a_capturing_stream_leaves_it_valid(mode, nonblocking):
     repr(stream), stream.priority, stream.context, stream.device
     for illegal in (stream.sync, lambda: stream.sync(1), lambda: stream.done,
                     lambda: stream.is_nonblocking):  # fmt: skip
-        with pytest.raises(sk.CaptureError, match="not tried"):
+        with pytest.raises(sk.errors.CaptureError, match="not tried"):
             illegal()
     assert other.done
     other.sync()
@@ -128,7 +128,7 @@ def test_the_legacy_stream_beside_a_blocking_capture():
     capture = Capture(stream.handle, 1)
     assert legacy == sk.from_handle(0)
     assert not legacy.is_capturing
-    with pytest.raises(sk.CaptureError):
+    with pytest.raises(sk.errors.CaptureError):
         legacy.sync()
     capture.end()
     legacy.sync()
@@ -160,7 +160,7 @@ def test_an_error_in_cupys_own_capture_leaves_none(subjects):
         stream.to("cupy").begin_capture()
         stream.wait(sk.new_stream(nonblocking=True))  # which is outside
 
-    with pytest.raises(sk.DriverError):
+    with pytest.raises(sk.errors.DriverError):
         fail()
     gc.collect()
     check(driver.cuCtxSynchronize())

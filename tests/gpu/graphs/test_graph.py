@@ -135,8 +135,8 @@ def test_a_graph_of_torchs_does_not_run_on_the_per_thread_stream(subjects, cells
     chain, work = through_all(subjects, cells)
     with sk.capture() as g:
         work()
-    with pytest.raises(sk.UnsupportedStreamError, match="per-thread default stream"):
-        g.launch(sk.per_thread_stream())
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="per-thread default stream"):
+        g.launch(sk.default_stream(per_thread=True))
     g.launch()
     check(driver.cuCtxSynchronize())
     assert chain[-1].read() == 4
@@ -273,7 +273,7 @@ def test_three_initiators_and_three_recorders(subjects, cells, begun, recorder):
         stream.wait(side.record())
         assert nodes_so_far(handle) == 2
         for illegal in (stream.sync, lambda stream=stream: stream.done):
-            with pytest.raises(sk.CaptureError):
+            with pytest.raises(sk.errors.CaptureError):
                 illegal()
         assert capturing(handle) == 1
     assert not capturing(handle)

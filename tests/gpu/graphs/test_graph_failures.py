@@ -82,7 +82,7 @@ def test_a_failure_inside_leaves_every_library_usable(workload, subjects, cells,
     if name in REFUSED:
         fail(workload, None)  # it works outside
     with (
-        pytest.raises(sk.CaptureError if words else ZeroDivisionError, match=words),
+        pytest.raises(sk.errors.CaptureError if words else ZeroDivisionError, match=words),
         sk.capture() as g,
     ):
         held = workload.torch.rand(8, device="cuda"), workload.warp.zeros(8, device="cuda:0")
@@ -127,7 +127,7 @@ def all_of_it_works(workload):
 def test_legacy_work_beside_a_blocking_capture(workload):
     torch = workload.torch
     default, x = torch.cuda.default_stream(), workload.x
-    with pytest.raises(sk.CaptureError, match="blocking one"):
+    with pytest.raises(sk.errors.CaptureError, match="blocking one"):
         with sk.capture(sk.new_stream()):
             x * 2
             with torch.cuda.stream(default):
@@ -165,7 +165,7 @@ def test_legacy_work_of_another_thread_beside_a_capture(
         assert workload.torch.equal(made, workload.x * 2)
         assert cell.read() == 2
     else:
-        with pytest.raises(sk.CaptureError, match=r"blocking one.*of any thread"):
+        with pytest.raises(sk.errors.CaptureError, match=r"blocking one.*of any thread"):
             with sk.capture(stream):
                 block()
         assert not capturing(stream.handle)
@@ -184,7 +184,7 @@ def test_a_section_that_ran_elsewhere_is_found(workload, gate, is_known):
     with sk.capture() as g:
         workload.x * 2
         gate.hold(elsewhere.handle)
-        with pytest.raises(sk.CaptureError, match=f"pending on .*{elsewhere.handle:#x}"):
+        with pytest.raises(sk.errors.CaptureError, match=f"pending on .*{elsewhere.handle:#x}"):
             with g.section("lost"):
                 check(driver.cuMemsetD32Async(workload.x.data_ptr(), 0, 1, elsewhere.handle))
     assert busy(elsewhere.handle)
@@ -203,7 +203,7 @@ def test_a_stream_of_torchs_pool_that_was_not_joined_is_named(workload):
             workload.x.add_(1)
         return side.cuda_stream
 
-    with pytest.raises(sk.CaptureError, match="was not joined again") as refused:
+    with pytest.raises(sk.errors.CaptureError, match="was not joined again") as refused:
         with sk.capture() as g:
             workload.x.mul_(2)
             handle = fork(g)
@@ -217,7 +217,7 @@ def test_a_stream_of_torchs_pool_that_was_not_joined_is_named(workload):
 def test_one_capture_of_torch_at_a_time(workload):
     with sk.capture():
         workload.x * 2
-        with pytest.raises(sk.CaptureError, match="one at a time"):
+        with pytest.raises(sk.errors.CaptureError, match="one at a time"):
             within(lambda: sk.capture().__enter__())
 
 
@@ -239,7 +239,7 @@ def test_the_mode_says_whose_unsafe_calls_break_the_capture(workload, mode, wher
 
     breaks = mode == "global" or (mode == "thread_local" and where == "here")
     if breaks:
-        with pytest.raises(sk.CaptureError):
+        with pytest.raises(sk.errors.CaptureError):
             work()
     else:
         work()

@@ -218,7 +218,7 @@ def test_what_waits_for_the_gpu_is_told_with_its_line(torch):
     x = torch.ones(COUNT, device="cuda")
     function(x)
     line = function.__wrapped__.__code__.co_firstlineno + 3
-    with pytest.raises(sk.CaptureError, match=rf"function \(line {line} of "):
+    with pytest.raises(sk.errors.CaptureError, match=rf"function \(line {line} of "):
         function(x)
     assert torch.equal(x * 2, torch.full_like(x, 2))
 
@@ -287,7 +287,7 @@ def test_a_result_of_a_warm_up_elsewhere_is_named(training):
     ((x, target),) = training.batches(1)
     held_loss = own.step(x, target)
     named = r"look at .*held_loss.*Let go of that result"
-    with pytest.raises(sk.CaptureError, match=named), sk.capture():
+    with pytest.raises(sk.errors.CaptureError, match=named), sk.capture():
         own.step(x, target)
     del held_loss
     with sk.capture() as graph:
@@ -301,7 +301,7 @@ def test_an_optimizer_that_counts_on_the_cpu_is_refused_with_the_remedy(training
     step = sk.graphed(own.step)
     ((x, target),) = training.batches(1)
     step(x, target)
-    with pytest.raises(sk.CaptureError, match="capturable=True"):
+    with pytest.raises(sk.errors.CaptureError, match="capturable=True"):
         step(x, target)
 
 
@@ -322,7 +322,7 @@ def test_a_gradient_scaler_is_right_or_refused(training, torch, optimizer):
     function, batches = sk.graphed(step), training.batches(4)
     before = function(*next(batches)).item()
     if optimizer == "SGD":
-        with pytest.raises(sk.CaptureError, match=r"GradScaler asks on the CPU"):
+        with pytest.raises(sk.errors.CaptureError, match=r"GradScaler asks on the CPU"):
             function(*next(batches))
         return
     for batch in batches:

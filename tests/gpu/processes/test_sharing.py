@@ -69,7 +69,7 @@ def filled(s, value, size=1000):
 def test_an_open_that_fails_in_the_senders_process_leaves_the_lease_to_others(s):
     array = filled(s, 7)
     lease = sk.share(array, after=s)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         lease.token.open(s, library="cuda.core")
     del array
     sk.new_event(interprocess=True)  # a call of StreamKit: it looks at the leases
@@ -173,7 +173,7 @@ def test_streams_of_every_device_wait_for_it(gate_on, new_peer, recorded_on):
     gate.open()
     assert until(lambda: all(receiver.is_done(stream) for stream in waiting))
     here = sk.new_stream(1 - recorded_on)  # in its own process CUDA has no way
-    with pytest.raises(sk.DeviceMismatchError, match="only streams of its own device"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="only streams of its own device"):
         here.wait(event)
     source.wait(event)
     here.wait(source)
@@ -209,7 +209,7 @@ def test_an_array_that_fills_its_allocation_arrives(all_peer, s, size):
 def test_a_receiver_that_fails_does_not_end_the_lease_of_another(new_peer, s):
     lease, first, failed = sk.share(filled(s, 7), after=s), new_peer(), new_peer()
     first.open("x", lease.token)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         failed.open("y", lease.token, "cuda.core")
     failed.kill()
     assert not until(lambda: lease.closed, 0.3)
@@ -266,16 +266,16 @@ def test_events_that_cannot_be_opened_say_so(new_peer, s):
     event = sk.new_event(interprocess=True)
     token = event.export()
     event.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         open_event(token)
     other = new_peer()
     sent = other.export("e")  # as the first thing that this process does with the device
     assert open_event(sent).device == "cuda:0"
     lent = other.share("x", 1)
     other.kill()
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         open_event(sent)
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         lent.open(s)
     blind = new_peer(CUDA_VISIBLE_DEVICES="")
     with pytest.raises(sk.StreamKitError):
@@ -344,7 +344,7 @@ def test_an_array_of_each_library_arrives_as_one_of_each(all_peer, s, sender, re
     assert not lease.closed
     all_peer.drop("x")
     assert until(lambda: all_peer.look() or lease.closed)
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         all_peer.open("x", lease.token)
 
 
@@ -420,7 +420,7 @@ def test_what_is_no_array_to_share_says_so(s):
         sk.share(np.zeros(3), after=s)
     with pytest.raises(ValueError, match="no elements"):
         sk.share(cupy.zeros(0), after=s)
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         sk.share(cupy.zeros(3), after=sk.new_stream("cpu"))
     with pytest.raises(TypeError, match=r"lease\.token"):
         pickle.dumps(sk.share(filled(s, 1), after=s))
@@ -490,7 +490,7 @@ def test_in_the_process_of_the_sender_it_is_the_array(gate, s):
     assert (doubled[0].item(), as_cupy[0].item()) == (4, 2)
     lease.close()
     assert lease.closed
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         lease.token.open(t)
 
 
@@ -555,7 +555,7 @@ def test_torch_multiprocessing_sends_no_order(gate, all_peer, s):
 def test_a_lease_that_was_closed_cannot_be_opened(peer, s):
     lease = sk.share(filled(s, 1), after=s)
     lease.close()
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         peer.open("x", lease.token)
 
 
@@ -571,9 +571,9 @@ def test_a_device_that_is_not_visible_there_and_a_stream_that_captures(new_peer,
     lease = sk.share(filled(s, 1), after=s)
     with pytest.raises(sk.StreamKitError):
         new_peer(CUDA_VISIBLE_DEVICES="").open("x", lease.token)
-    with pytest.raises(sk.CaptureError), sk.capture(s):
+    with pytest.raises(sk.errors.CaptureError), sk.capture(s):
         sk.share(cupy.zeros(3), after=s)
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         lease.token.open(sk.new_stream("cpu"))
     lease.close()
 
@@ -643,7 +643,7 @@ def test_a_sender_that_is_killed_at_any_point_is_told(new_peer, s, seed):
             for token in tokens:  # noqa: B023 - called here
                 try:
                     array = token.open(s)
-                except sk.StreamClosedError:
+                except sk.errors.StreamClosedError:
                     found.append("gone")  # noqa: B023 - called here
                     continue
                 with s:
@@ -674,7 +674,7 @@ def test_a_sender_that_is_killed_is_told_and_its_memory_returns(new_peer, s, wri
         other.hold()
     token = other.share("second", 2)
     other.kill()
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         token.open(s)
     with s:
         assert kept[-1].item() == 1  # what was opened goes on
@@ -690,6 +690,6 @@ def test_a_sender_that_is_killed_meanwhile_ends_the_wait(new_peer):
     receiver.ask("open", "x", token)
     assert not receiver.has_answered()
     sender.kill()
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         receiver.answer(10)
     receiver.look()

@@ -38,7 +38,7 @@ assert not {"torch", "cupy", "warp", "tvm_ffi", "numba", "cuda"} & (set(sys.modu
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_it_says_that_there_is_no_device_before_it_makes_a_stream(adapter):
     need(library_of(adapter))
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         testing.check_adapter(adapter, never)
 
 
@@ -59,7 +59,7 @@ def test_a_waiver_must_name_a_check():
 
 
 def test_a_library_that_is_missing_or_unknown_is_told():
-    with pytest.raises(sk.UnsupportedStreamError, match="nolib"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="nolib"):
         testing.checks("nolib", never)
     python(
         """
@@ -67,7 +67,7 @@ import streamkit as sk
 from streamkit import testing
 try:
     testing.checks("torch", None)
-except sk.BackendNotInstalledError as error:
+except sk.errors.BackendNotInstalledError as error:
     assert "pip install" in str(error) and "torch>=2.11" in str(error), error
 else:
     raise AssertionError("no error")

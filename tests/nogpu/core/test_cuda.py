@@ -72,7 +72,7 @@ def test_a_subclass_is_recognised():
 def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
     stream = core.Stream.from_handle(handle)
     stream.close()
-    with pytest.raises(sk.StreamClosedError, match=r"cuda\.core"):
+    with pytest.raises(sk.errors.StreamClosedError, match=r"cuda\.core"):
         sk.wrap(stream)
 
 
@@ -99,22 +99,22 @@ def test_an_event_of_the_bindings_is_read(kind):
     ],
 )
 def test_a_stream_wants_a_device_only(make):
-    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+    with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
         sk.wrap(make())
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.use(make())
 
 
 @pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])
 def test_an_event_wants_a_device_only(kind):
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.wrap_event(kind(64))
 
 
 def test_a_host_stream_does_not_wait_for_it():
     stream = sk.new_stream("cpu")
     for obj in (core.Stream.from_handle(123), driver.CUstream(123)):
-        with pytest.raises(sk.DeviceMismatchError):
+        with pytest.raises(sk.errors.DeviceMismatchError):
             stream.wait(obj)
     assert stream.done
 
@@ -143,13 +143,13 @@ def test_a_host_stream_does_not_wait_for_it():
     ids=lambda obj: type(obj).__name__,
 )
 def test_what_is_no_stream_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
 
 
 @pytest.mark.parametrize("obj", [driver.CUstream(64), core.Stream.from_handle(64), driver.CUevent])
 def test_what_is_no_event_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(obj)
 
 
@@ -166,13 +166,13 @@ def test_a_protocol_may_not_answer_with_a_handle_object():
         def __cuda_stream__(self):
             return 0, driver.CUstream(64)
 
-    with pytest.raises(sk.UnsupportedStreamError, match="CUstream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="CUstream"):
         sk.wrap(Protocol())
 
 
 @pytest.mark.parametrize("handle", [driver.CUstream(64), core.Stream.from_handle(64)])
 def test_a_stream_object_is_no_handle(handle):
-    with pytest.raises(sk.UnsupportedStreamError, match="wrap"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="wrap"):
         sk.from_handle(handle)
 
 
@@ -201,5 +201,5 @@ def test_an_event_handle_is_built():
 
 @pytest.mark.parametrize("name", ["cuda.core", "cuda.bindings"])
 def test_it_has_no_current_stream(name):
-    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
         sk.current_stream(name)

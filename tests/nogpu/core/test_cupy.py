@@ -98,12 +98,12 @@ def test_a_subclass_is_recognised():
     ],
 )
 def test_a_stream_wants_a_device_only(make):
-    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+    with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
         sk.wrap(make())
 
 
 def test_a_host_stream_does_not_wait_for_it():
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         sk.new_stream("cpu").wait(external(123))
 
 
@@ -124,9 +124,9 @@ def test_a_host_stream_does_not_wait_for_it():
     ids=repr,
 )
 def test_what_is_no_stream_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(obj)
 
 
@@ -158,7 +158,7 @@ def test_it_has_a_current_stream():
 
 
 def test_its_current_stream_wants_a_device():
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream("cupy")
 
 

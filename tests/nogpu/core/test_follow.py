@@ -36,7 +36,7 @@ def test_one_object_is_entered_again_and_ends_with_its_blocks():
         pass
     with pytest.raises(ZeroDivisionError), scope:
         raise ZeroDivisionError
-    with pytest.raises(sk.ScopeError, match="not open"):
+    with pytest.raises(sk.errors.ScopeError, match="not open"):
         scope.__exit__(None, None, None)
 
 
@@ -45,6 +45,6 @@ def test_a_scope_left_while_it_is_open_inside_names_it():
     outer, inner = sk.use(stream), sk.follow("torch")
     outer.__enter__()
     inner.__enter__()
-    with pytest.raises(sk.ScopeError, match="ended too"):
+    with pytest.raises(sk.errors.ScopeError, match="ended too"):
         outer.__exit__(None, None, None)
     assert sk.current_stream() == sk.default_stream("cpu")

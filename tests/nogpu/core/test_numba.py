@@ -55,13 +55,13 @@ def test_a_stream_is_read(library, handle, owned):
 
 def test_events_are_read_and_they_and_streams_want_a_device_only(library):
     for handle in (0, 1, 2, 123):
-        with pytest.raises(sk.NoDeviceError, match="new_stream"):
+        with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
             sk.wrap(library.stream(handle))
     found = registry.event_library(library.event())
     assert (found.adapter.name, found.handle(library.event())) == (library.name, 64)
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.wrap_event(library.event())
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         sk.new_stream("cpu").wait(library.stream(64))
 
 
@@ -75,9 +75,9 @@ def test_what_is_no_stream_is_refused(library):
         cuda.jit,
         cuda.jit(lambda: None),
     ):
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             sk.wrap(obj)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(library.stream(64))
 
 
@@ -108,9 +108,9 @@ def test_it_has_no_current_stream(library):
     row = registry.BY_NAME[library.name]
     for name in (row.name, *row.aliases):
         assert registry.adapter(name) is library.adapter
-        with pytest.raises(sk.UnsupportedStreamError, match=r"s\.to"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match=r"s\.to"):
             sk.current_stream(name)
-        with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
             sk.use(sk.new_stream("cpu"), libraries=[name])
 
 
@@ -125,7 +125,7 @@ def test_numbas_own_cuda_is_refused_by_name():
         stream = driver.Stream(None, ctypes.c_void_p(0x1234), None)
         try:
             sk.wrap(stream)
-        except sk.UnsupportedStreamError as error:
+        except sk.errors.UnsupportedStreamError as error:
             print(error)
     """)
     assert done.returncode == 0, done.stderr

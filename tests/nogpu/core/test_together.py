@@ -74,7 +74,7 @@ from streamkit._queues import registry  # the public calls need a device
 for name, line in {lines!r}.items():
     try:
         registry.adapter(name)
-    except sk.BackendNotInstalledError as error:
+    except sk.errors.BackendNotInstalledError as error:
         assert error.name == name
         assert line in str(error), error
     else:
@@ -83,7 +83,7 @@ for name in {others!r}:
     assert registry.adapter(name).name == name
 try:
     loaded_libraries.libraries()
-except sk.NoDeviceError:
+except sk.errors.NoDeviceError:
     pass  # it asks the driver whether the loaded ones can use CUDA
 s, seen = sk.new_stream("cpu"), []
 with s:
@@ -111,7 +111,7 @@ for obj in ({OBJECTS[library]}, Protocol(), object(), None, 5):
     for function in (sk.wrap, sk.wrap_event):
         try:
             function(obj)
-        except (TypeError, sk.NoDeviceError):
+        except (TypeError, sk.errors.NoDeviceError):
             pass
 new = set(sys.modules) - before
 for root in roots:
@@ -170,7 +170,7 @@ class Look:
         try:
             assert registry.extract(speaks)[0].handle == 64
             loaded_libraries.libraries()
-        except sk.NoDeviceError:
+        except sk.errors.NoDeviceError:
             pass
         except BaseException as error:
             wrong.append((name, repr(error)))
@@ -195,7 +195,7 @@ def test_a_new_stream_is_a_host_stream_with_every_library_loaded():
     assert sk.current_streams() == {}
     sk.assert_one_queue()
     assert sk.current_stream() is sk.default_stream()
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.new_stream("cuda:0")
 
 
@@ -251,7 +251,7 @@ import cuda.core, streamkit as sk
 for _ in range(200):
     try:
         sk.wrap(cuda.core.Stream.from_handle(123))
-    except sk.NoDeviceError:
+    except sk.errors.NoDeviceError:
         pass
 """
     )

@@ -28,7 +28,7 @@ def test_the_header_tells_whether_graphs_share_random_numbers():
 
 @pytest.mark.parametrize("kind", [torch.Stream, MyStream])
 def test_a_stream_of_the_cpu_is_refused_with_its_device(kind):
-    with pytest.raises(sk.UnsupportedStreamError, match=r"torch stream.*cpu.*CUDA"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"torch stream.*cpu.*CUDA"):
         sk.wrap(kind("cpu"))
 
 
@@ -38,7 +38,7 @@ def test_a_generic_stream_of_cuda_needs_no_native_handle():
     class Old(torch.Stream):
         native_handle = property()
 
-    with pytest.raises(sk.NoDeviceError, match="torch"):
+    with pytest.raises(sk.errors.NoDeviceError, match="torch"):
         registry.extract(Old(stream_id=35, device_index=0, device_type=1))
 
 
@@ -63,7 +63,7 @@ def test_a_generic_stream_of_cuda_needs_no_native_handle():
     ids=lambda obj: type(obj).__name__,
 )
 def test_what_is_no_stream_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_stream_is_refused(obj):
     ids=lambda obj: type(obj).__name__,
 )
 def test_what_is_no_event_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(obj)
 
 
@@ -99,21 +99,21 @@ def test_a_tensor_is_no_handle(handle):
         def __cuda_stream__(self):
             return 0, handle
 
-    with pytest.raises(sk.UnsupportedStreamError, match="__cuda_stream__"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="__cuda_stream__"):
         sk.wrap(Protocol())
-    with pytest.raises(sk.UnsupportedStreamError, match="a stream handle is an int"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="a stream handle is an int"):
         sk.from_handle(handle)
 
 
 def test_a_host_stream_does_not_wait_for_a_stream_of_the_cpu():
-    with pytest.raises((sk.UnsupportedStreamError, sk.DeviceMismatchError)):
+    with pytest.raises((sk.errors.UnsupportedStreamError, sk.errors.DeviceMismatchError)):
         sk.new_stream("cpu").wait(torch.Stream("cpu"))
 
 
 def test_its_device_is_read():
     assert sk.new_stream(torch.device("cpu")).device == "cpu"
     for device in ("cuda", "cuda:0", "cuda:7"):
-        with pytest.raises(sk.NoDeviceError):
+        with pytest.raises(sk.errors.NoDeviceError):
             sk.new_stream(torch.device(device))
 
 
@@ -131,21 +131,21 @@ def test_what_is_no_device_of_its_is_refused(device):
 
 @pytest.mark.parametrize("handle", [1, 64])
 def test_a_stream_cannot_be_built_without_a_device(handle):
-    with pytest.raises(sk.NoDeviceError, match="torch"):
+    with pytest.raises(sk.errors.NoDeviceError, match="torch"):
         registry.adapter("torch").borrow(Queue(handle, 0))
 
 
 def test_the_per_thread_default_stream_is_refused_with_what_to_do():
-    with pytest.raises(sk.UnsupportedStreamError, match="new_stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="new_stream"):
         registry.adapter("torch").borrow(Queue(2, 0))
 
 
 def test_a_build_without_cuda_has_no_current_stream():
     adapter = registry.adapter("torch")
     assert isinstance(adapter, CurrentStream)
-    with pytest.raises(sk.NoDeviceError, match="torch"):
+    with pytest.raises(sk.errors.NoDeviceError, match="torch"):
         adapter.current(0)
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream("torch")
 
 

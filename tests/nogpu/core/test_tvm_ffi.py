@@ -63,19 +63,19 @@ def test_a_stream_is_read(handle, kind, device):
 
 
 def test_a_stream_wants_a_device_only():
-    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+    with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
         sk.wrap(tvm_ffi.use_raw_stream(CUDA[0], 0))
 
 
 @pytest.mark.parametrize("device", ["cpu", "metal:0"])
 def test_a_stream_of_another_kind_of_device_is_refused(device):
-    with pytest.raises(sk.UnsupportedStreamError, match="only CUDA"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="only CUDA"):
         sk.wrap(tvm_ffi.use_raw_stream(tvm_ffi.device(device), 64))
 
 
 @pytest.mark.parametrize("name", ["tvm_ffi", "tvm-ffi"])
 def test_it_has_a_current_stream_under_both_its_names(name):
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream(name)
     with sk.use(sk.new_stream("cpu"), libraries=[name]):
         assert handles() == [11, 12]
@@ -152,7 +152,7 @@ def test_two_are_equal_by_device_and_handle():
 
 
 def test_it_has_no_events():
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(tvm_ffi.use_raw_stream(CUDA[0], 64))
 
 

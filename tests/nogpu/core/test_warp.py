@@ -33,9 +33,9 @@ warp.init()
 )
 def test_what_is_no_stream_is_refused(make):
     obj = make()
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(obj)
 
 
@@ -45,21 +45,21 @@ def test_its_device_is_read():
 
 @pytest.mark.parametrize("handle", [1, 2, 64])
 def test_a_stream_cannot_be_built_without_a_device(handle):
-    with pytest.raises(sk.NoDeviceError, match="Warp"):
+    with pytest.raises(sk.errors.NoDeviceError, match="Warp"):
         registry.adapter("warp").borrow(Queue(handle, 0))
 
 
 def test_an_event_cannot_be_built_without_a_device():
-    with pytest.raises(sk.NoDeviceError, match="Warp"):
+    with pytest.raises(sk.errors.NoDeviceError, match="Warp"):
         registry.adapter("warp").borrow_event(64, 0, None)
 
 
 def test_without_a_device_it_has_no_current_stream():
     adapter = registry.adapter("warp")
     assert isinstance(adapter, CurrentStream)
-    with pytest.raises(sk.NoDeviceError, match="Warp"):
+    with pytest.raises(sk.errors.NoDeviceError, match="Warp"):
         adapter.current(0)
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream("warp")
 
 

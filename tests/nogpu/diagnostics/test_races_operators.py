@@ -79,7 +79,7 @@ def test_operators_in_the_bodies_of_scopes_are_certain(a, b, x, y):
     assert {race.first.file, race.second.file} == {__file__}
     assert race.second.line == race.first.line + 2
     assert race.fix.endswith(f"b.wait(a) before line {race.second.line}")
-    with pytest.raises(sk.RaceError, match="race on x"):
+    with pytest.raises(sk.errors.RaceError, match="race on x"):
         report.assert_none()
 
 
@@ -287,7 +287,7 @@ def test_a_function_of_the_library_is_known(a, b, x):
     assert race.array.name == "x"
     assert race.first.file == __file__
     assert (report.coverage.understood, report.coverage.total) == (2, 2)
-    with pytest.raises(sk.RaceError):
+    with pytest.raises(sk.errors.RaceError):
         report.assert_none()
 
 
@@ -506,7 +506,7 @@ def test_bodies_that_nothing_orders_are_possible_once_for_a_pair_of_lines(a, b):
     assert race.second.line == race.first.line + 2
     assert str(race).startswith("possible race on memory that neither body shows: ")
     report.assert_none()
-    with pytest.raises(sk.RaceError, match="the body of a scope may read or write it on a"):
+    with pytest.raises(sk.errors.RaceError, match="the body of a scope may read or write it on a"):
         report.assert_none(possible=True)
 
 

@@ -35,7 +35,7 @@ from streamkit._queues import registry  # what a CUDA stream calls, as far as it
 def refused(work):
     try:
         registry.work_library(work).work_of(work).wait()
-    except sk.UnsupportedStreamError as error:
+    except sk.errors.UnsupportedStreamError as error:
         assert "call its wait(), which blocks the host" in str(error), error
     else:
         raise AssertionError("torch cannot hold a stream here")
@@ -206,10 +206,10 @@ def test_a_cuda_stream_takes_a_future_of_torch_that_is_done():
     failed.set_exception(LookupError("of the future"))
     with pytest.raises(LookupError, match="of the future"):
         work_of(failed).wait()
-    with pytest.raises(sk.UnsupportedStreamError, match=r"future.add_done_callback\(launch\)"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"add_done_callback\(launch\)"):
         work_of(pending).wait()
 
 
 def test_neither_is_a_stream():
-    with pytest.raises(sk.UnsupportedStreamError, match=r"Future.* is not a stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"Future.* is not a stream"):
         sk.wrap(torch.futures.Future())

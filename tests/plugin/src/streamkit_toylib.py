@@ -2,7 +2,7 @@
 
 import toylib
 
-from streamkit import UnsupportedStreamError
+from streamkit.errors import UnsupportedStreamError
 from streamkit.protocols import Binding, Queue
 
 name = "toylib"

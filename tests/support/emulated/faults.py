@@ -125,13 +125,13 @@ ACCEPTED = [
         "(leave|submit|capture|launch_outside).*",
         ".*",
         "the rest of the scope is left first",
-        sk.ScopeError,
+        sk.errors.ScopeError,
     ),
     Accepted(
         "capture.*",
         "cuGraphInstantiateWithFlags",
         "the bindings call it cuGraphInstantiate",
-        sk.DriverError,
+        sk.errors.DriverError,
     ),
     Accepted(
         "capture_in_vain|capture_a_loose_end",
@@ -162,13 +162,13 @@ ACCEPTED = [
         "capture.*",
         ".*",
         "an error of the capture itself is told as one, with the driver's words",
-        sk.CaptureError,
+        sk.errors.CaptureError,
     ),
     Accepted(
         ".*default_stream.*",
         "cuStreamIsCapturing",
         "so the driver says that a blocking stream captures",
-        sk.CaptureError,
+        sk.errors.CaptureError,
         CODES.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
     ),
     Accepted(
@@ -310,7 +310,7 @@ def wrong_outcome(
     excepted: list[Accepted] = ACCEPTED,
 ) -> list[str]:
     for fault in trial:
-        if isinstance(error, sk.DriverError) and fault.function in error.call:
+        if isinstance(error, sk.errors.DriverError) and fault.function in error.call:
             if (error.name, error.code) == (fault.code.name, int(fault.code)):
                 return []
         else:

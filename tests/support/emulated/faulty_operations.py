@@ -12,7 +12,7 @@ from support.gpu.raw import driver
 def ask(function, *arguments):
     code, *answers = getattr(driver, function)(*arguments)
     if code:
-        raise sk.DriverError(function, code.name, int(code))
+        raise sk.errors.DriverError(function, code.name, int(code))
     return answers[0] if answers else None
 
 
@@ -50,7 +50,7 @@ def tells_another_code(undo):
 
     def call():
         if driver.cuStreamQuery(raw)[0]:
-            raise sk.DriverError("cuStreamQuery", "CUDA_ERROR_UNKNOWN", 999)
+            raise sk.errors.DriverError("cuStreamQuery", "CUDA_ERROR_UNKNOWN", 999)
 
     return call
 
@@ -61,7 +61,7 @@ def tells_another_call(undo):
     def call():
         (code,) = driver.cuStreamQuery(raw)
         if code:
-            raise sk.DriverError("cuStreamSynchronize", code.name, int(code))
+            raise sk.errors.DriverError("cuStreamSynchronize", code.name, int(code))
 
     return call
 
@@ -131,7 +131,7 @@ def works_no_more(undo):
             raise failed[0]
         try:
             ask("cuStreamQuery", raw)
-        except sk.DriverError as error:
+        except sk.errors.DriverError as error:
             failed.append(error)
             raise
 

@@ -31,7 +31,7 @@ FIRST = {
     "new_event": sk.new_event,
     "default_stream": sk.default_stream,
     "stream_of_a_named_device": lambda: sk.new_stream(1, nonblocking=True),
-    "per_thread_stream_of_a_named_device": lambda: sk.per_thread_stream(1),
+    "per_thread_stream_of_a_named_device": lambda: sk.default_stream(1, per_thread=True),
     "wrap_the_default_stream": lambda: sk.wrap(Foreign(1)),
     "from_handle": lambda: sk.from_handle(2, device=0),
     "to_cuda_core": lambda: sk.new_stream(0).to("cuda.core"),
@@ -49,14 +49,14 @@ EXCEPTED = [
         ".*",
         "cuInit|cuDeviceGetCount",
         "so the driver says that there is no device",
-        sk.NoDeviceError,
+        sk.errors.NoDeviceError,
         CODES.CUDA_ERROR_NO_DEVICE,
     ),
     Accepted(
         "new_event|to_cuda_core|wait",
         "cuInit|cuDeviceGetCount|cuDevicePrimaryCtxRetain|cuDriverGetVersion",
         "cuda.core, which makes them for its first object, does not say which call failed",
-        sk.DriverError,
+        sk.errors.DriverError,
     ),
 ]
 

@@ -102,7 +102,7 @@ def leave(token):
 WITHOUT_CUDA = """
 
 def current(device):
-    from streamkit import NoDeviceError
+    from streamkit.errors import NoDeviceError
     raise NoDeviceError("this build of toylib has no CUDA")
 """
 

@@ -131,7 +131,7 @@ NO_STREAMS = {
 
 @pytest.mark.parametrize("obj", NO_STREAMS.values(), ids=NO_STREAMS)
 def test_what_is_no_stream_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
 
 
@@ -161,7 +161,7 @@ def test_the_refusal_names_what_it_got(obj, named):
 
 def test_a_closed_host_stream_is_refused(stream):
     stream.close()
-    with pytest.raises(sk.StreamClosedError, match="'s'"):
+    with pytest.raises(sk.errors.StreamClosedError, match="'s'"):
         sk.wrap(stream)
 
 
@@ -189,7 +189,7 @@ BAD_ANSWERS = {
 
 @pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 def test_a_bad_answer_to_the_protocol_is_refused_and_names_the_class(answer):
-    with pytest.raises(sk.UnsupportedStreamError, match=r"Protocol\.__cuda_stream__ returned"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"\.__cuda_stream__ returned"):
         sk.wrap(Protocol(answer))
 
 
@@ -202,13 +202,13 @@ def test_the_refusal_of_an_answer_says_what_it_was():
     "error", [RuntimeError("why"), AttributeError("why"), KeyError("why"), TypeError("why")]
 )
 def test_a_protocol_method_that_raises_is_refused_and_its_error_chained(error):
-    with pytest.raises(sk.UnsupportedStreamError, match=type(error).__name__) as raised:
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=type(error).__name__) as raised:
         sk.wrap(Protocol(error))
     assert raised.value.__cause__ is error
 
 
 def test_a_protocol_method_that_recurses_is_refused():
-    with pytest.raises(sk.UnsupportedStreamError, match="RecursionError"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="RecursionError"):
         sk.wrap(Recursing())
 
 
@@ -225,14 +225,14 @@ def test_an_interrupt_passes_through(interrupt):
     ],
 )  # fmt: skip
 def test_what_is_not_a_method_of_the_protocol_is_refused(kind):
-    with pytest.raises(sk.UnsupportedStreamError, match=rf"{kind.__name__}.__cuda_stream__"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=rf"{kind.__name__}.__cuda_stream__"):
         sk.wrap(kind())
 
 
 def test_a_slot_is_no_method_of_the_protocol():
     obj = Slot()
     obj.__cuda_stream__ = lambda: (0, 64)
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
 
 
@@ -250,7 +250,7 @@ GOOD = {
 
 @pytest.mark.parametrize("obj", GOOD.values(), ids=GOOD)
 def test_what_answers_the_protocol_fails_for_want_of_a_device_only(obj, no_driver):
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.wrap(obj)
 
 
@@ -267,7 +267,7 @@ BAD_HANDLES = {
 
 @pytest.mark.parametrize("handle", BAD_HANDLES.values(), ids=BAD_HANDLES)
 def test_a_handle_of_another_type_is_a_type_error(handle):
-    with pytest.raises(sk.UnsupportedStreamError, match=r"a stream handle is an int.*write int\(x"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"handle is an int.*write int\(x"):
         sk.from_handle(handle)
 
 
@@ -279,7 +279,7 @@ def test_a_handle_out_of_range_is_a_value_error_that_names_it(handle):
 
 @pytest.mark.parametrize("handle", [0, 1, 2, 64, 2**64 - 1])
 def test_a_good_handle_fails_for_want_of_a_device_only(handle, no_driver):
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         sk.from_handle(handle, owner=object())
 
 
@@ -301,7 +301,7 @@ TAKES_DEVICE = {
     "new_stream": sk.new_stream,
     "new_event": lambda device: sk.new_event(device=device),
     "default_stream": sk.default_stream,
-    "per_thread_stream": sk.per_thread_stream,
+    "per_thread": lambda device: sk.default_stream(device, per_thread=True),
     "current_stream": lambda device: sk.current_stream(device=device),
     "current_streams": lambda device: sk.current_streams(device=device),
     "from_handle": lambda device: sk.from_handle(64, device=device),
@@ -332,7 +332,7 @@ def test_refusing_the_host_for_a_cuda_stream_does_not_advise_it(function):
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, "cuda:1"])
 def test_a_host_stream_is_of_no_cuda_device(stream, device):
-    with pytest.raises(sk.DeviceMismatchError, match="'s'"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="'s'"):
         sk.wrap(stream, device=device)
 
 
@@ -353,13 +353,13 @@ BAD_EVENTS = {
 
 @pytest.mark.parametrize("obj", BAD_EVENTS.values(), ids=BAD_EVENTS)
 def test_what_is_no_event_is_refused(obj):
-    with pytest.raises(sk.UnsupportedStreamError, match="not an event"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="not an event"):
         sk.wrap_event(obj)
 
 
 @pytest.mark.parametrize("kind", [HostEvent, CudaEvent, Protocol, int])
 def test_a_class_is_no_event_and_is_named(kind):
-    with pytest.raises(sk.UnsupportedStreamError, match=rf"\b{kind.__name__}\b"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=rf"\b{kind.__name__}\b"):
         sk.wrap_event(kind)
 
 
@@ -371,7 +371,7 @@ def test_a_host_event_comes_back_as_itself(stream):
 def test_a_closed_host_event_is_refused(stream):
     event = stream.record()
     event.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         sk.wrap_event(event)
 
 
@@ -380,13 +380,13 @@ BAD_LIBRARIES = {"unknown": "jax", "empty": "", "int": 5, "None": None, "case": 
 
 @pytest.mark.parametrize("name", ["unknown", "empty", "case"])
 def test_an_unknown_library_is_refused_with_the_known_ones(name):
-    with pytest.raises(sk.UnsupportedStreamError, match=r"cuda\.core"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"cuda\.core"):
         sk.current_stream(BAD_LIBRARIES[name])
 
 
 @pytest.mark.parametrize("obj", [None, 5, "x", HostStream, Protocol((0, -1))])
 def test_a_scope_refuses_what_wrap_refuses(obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.use(obj)
 
 

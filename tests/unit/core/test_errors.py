@@ -15,17 +15,17 @@ from streamkit._queues import open_scopes, registry  # the same; each row has an
 from streamkit._support import messages  # each message is looked at, however it is reached
 
 TREE = {
-    sk.UnsupportedStreamError: TypeError,
-    sk.BackendNotInstalledError: ImportError,
-    sk.NoDeviceError: RuntimeError,
-    sk.DriverError: RuntimeError,
-    sk.StreamClosedError: ValueError,
-    sk.DeviceMismatchError: ValueError,
-    sk.ScopeError: RuntimeError,
-    sk.OneQueueError: AssertionError,
-    sk.RaceError: AssertionError,
-    sk.CaptureError: RuntimeError,
-    sk.ForkedProcessError: RuntimeError,
+    sk.errors.UnsupportedStreamError: TypeError,
+    sk.errors.BackendNotInstalledError: ImportError,
+    sk.errors.NoDeviceError: RuntimeError,
+    sk.errors.DriverError: RuntimeError,
+    sk.errors.StreamClosedError: ValueError,
+    sk.errors.DeviceMismatchError: ValueError,
+    sk.errors.ScopeError: RuntimeError,
+    sk.errors.OneQueueError: AssertionError,
+    sk.errors.RaceError: AssertionError,
+    sk.errors.CaptureError: RuntimeError,
+    sk.errors.ForkedProcessError: RuntimeError,
 }
 
 
@@ -84,7 +84,7 @@ WORDED = [
     (messages.illegal_in_capture("a sync", HOST, "end it first."), "end it first."),
     (messages.device_mismatch(HOST, "cuda:1", "do this."), "do this."),
     (messages.wrong_thread(HOST, 11, 22), "default stream of thread 11; thread 22 has another"),
-    (messages.wrong_thread(HOST, 11, 22), "per_thread_stream"),
+    (messages.wrong_thread(HOST, 11, 22), "default_stream(per_thread=True)"),
     (raised(open_scopes.leave, HOST), "reverse order"),
     (raised(open_scopes.leave, HOST), "worker"),
     (open_scopes._left_out_of_order("it was left", ["this", "that"]), "this; that"),
@@ -116,7 +116,7 @@ def test_an_error_survives_pickling(error):
 
 
 def test_a_driver_error_carries_cudas_name_and_number():
-    error = sk.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999)
+    error = sk.errors.DriverError("cuInit", "CUDA_ERROR_UNKNOWN", 999)
     assert (error.call, error.name, error.code) == ("cuInit", "CUDA_ERROR_UNKNOWN", 999)
 
 
@@ -133,7 +133,7 @@ def test_an_error_holds_text_and_numbers_only(error):
 
 def test_a_raised_error_keeps_no_stream_alive(stream):
     stream.close()
-    with pytest.raises(sk.StreamClosedError) as raised:
+    with pytest.raises(sk.errors.StreamClosedError) as raised:
         stream.record()
     error = raised.value.with_traceback(None)
     held = [*error.args, *vars(error).values(), error.__cause__]

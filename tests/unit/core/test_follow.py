@@ -74,15 +74,15 @@ def test_an_unknown_library_is_refused_when_it_is_made(library):
             continue  # perhaps the function to decorate, which has an answer of its own
         if library == ["torch"] and "libraries" in options:
             continue  # the names of several, of which none may be a list
-        with pytest.raises(sk.UnsupportedStreamError, match="no adapter for"):
+        with pytest.raises(sk.errors.UnsupportedStreamError, match="no adapter for"):
             sk.follow(**options)
 
 
 @pytest.mark.parametrize("library", ["numba", "cuda.core", "cuda.bindings", "cuda"])
 def test_a_library_without_a_current_stream_is_refused_when_it_is_made(library):
-    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
         sk.follow(library)
-    with pytest.raises(sk.UnsupportedStreamError, match="no current stream"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="no current stream"):
         sk.follow("torch", libraries=[library])
 
 
@@ -90,7 +90,7 @@ def test_a_library_that_is_not_imported_is_an_error_at_the_entry(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     calls = []
     following = sk.follow("torch")(calls.append)  # as at the top of a module
-    with pytest.raises(sk.ScopeError, match="Import it before"):
+    with pytest.raises(sk.errors.ScopeError, match="Import it before"):
         following(1)
     assert not calls
 
@@ -112,7 +112,7 @@ def test_its_text_is_how_to_make_it(options, text):
 def test_leaving_what_was_not_entered_names_it():
     scope = sk.follow("torch")
     scope(len)  # else it would warn that it was not used
-    with pytest.raises(sk.ScopeError, match=r"follow\('torch'\).*not open in this thread"):
+    with pytest.raises(sk.errors.ScopeError, match=r"follow\('torch'\).*not open in this thread"):
         scope.__exit__(None, None, None)
 
 

@@ -92,17 +92,17 @@ def test_what_is_no_array_is_named(stream, other, thing):
 
 @pytest.mark.parametrize("wrong", [None, 5, object()])
 def test_what_is_no_stream_is_refused(stream, wrong):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.handoff(np.ones(3), wrong, after=stream)
     if wrong is not None:
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             sk.handoff(np.ones(3), stream, after=wrong)
 
 
 def test_a_closed_stream_is_refused(stream, other):
     other.close()
     for first, second in [(stream, other), (other, stream)]:
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             sk.handoff(np.ones(3), first, after=second)
 
 

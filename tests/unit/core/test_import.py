@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import pytest
 
 import streamkit as sk
-from streamkit import processes
 from streamkit.types import CudaStream, HostStream
 from support.programs import ROOTS, python
 
@@ -77,52 +75,37 @@ assert not loaded, loaded
 """)
 
 
-def test_all_lists_the_names_in_their_order():
-    """Which they are, and that each is documented, is in ``tests/unit/tools/test_reference.py``."""
-    assert sk.__all__ == sorted(sk.__all__)
-    assert len(sk.__all__) <= 37
+NAMES = (
+    "Event Stream StreamKitError StreamLike assert_one_queue audit capture current_stream "
+    "current_streams default_stream doctor follow from_handle graphed handoff is_available "
+    "new_event new_stream races share use wrap wrap_event"
+)
+MODULES = ("errors", "processes", "protocols", "testing", "types")
 
 
-def test_what_is_loaded_at_first_use_is_listed_before():
-    python("""
+def test_the_names_are_those_promised_and_are_listed_before_their_first_use():
+    assert sk.__all__ == NAMES.split()
+    python(f"""
 import streamkit
-assert set(dir(streamkit)) == {*streamkit.__all__, "__version__"}
+assert set(dir(streamkit)) == {{*streamkit.__all__, *{MODULES}, "__version__"}}
 assert "audit" not in vars(streamkit)
+for name in {MODULES}:
+    assert getattr(streamkit, name) is __import__(f"streamkit.{{name}}", fromlist=["*"])
 """)
 
 
-def test_every_public_name_exists():
-    assert sk.__all__
-    assert [name for name in sk.__all__ if not hasattr(sk, name)] == []
+@pytest.mark.parametrize("home", ["errors", "processes", "testing", "types"])
+def test_a_name_that_is_elsewhere_is_not_at_the_top_and_the_error_says_where(home):
+    names = set(getattr(sk, home).__all__) - set(sk.__all__)
+    assert len(names) >= 4
+    for name in names:
+        with pytest.raises(AttributeError, match=f": write 'streamkit.{home}.{name}' instead"):
+            getattr(sk, name)
 
 
-ELSEWHERE = {
-    "processes": ["ArrayToken", "EventToken", "Lease", "open_event", "token_from_bytes"],
-    "testing": ["accesses", "adversarial", "assert_follows", "for_seeds"],
-    "types": [
-        "CudaEvent", "CudaGraph", "CudaStream", "GraphedFunction", "HostEvent", "HostStream",
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("home", "name"), [(home, one) for home in ELSEWHERE for one in ELSEWHERE[home]]
-)
-def test_a_name_that_is_elsewhere_is_not_at_the_top_and_the_error_says_where(home, name):
-    assert name in importlib.import_module(f"streamkit.{home}").__all__
-    with pytest.raises(AttributeError) as raised:
-        getattr(sk, name)
-    home = f"streamkit.{home}"
-    assert str(raised.value) == f"streamkit.{name} is in {home}: write 'from {home} import {name}'."
-
-
-def test_share_is_also_beside_what_it_returns():
-    assert processes.share is sk.share
-    assert set(processes.__all__) == {*ELSEWHERE["processes"], "share"}
-
-
-def test_from_handle_is_one_function():
+def test_from_handle_and_share_are_one_function_each():
     assert sk.Stream.from_handle is sk.from_handle
+    assert sk.processes.share is sk.share
 
 
 @pytest.mark.parametrize("kind", [CudaStream, HostStream])

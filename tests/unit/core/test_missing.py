@@ -31,8 +31,8 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(library):
         LOOK
         + f"""
 for name in {row.aliases}:
-    assert raised(sk.BackendNotInstalledError, registry.adapter, name).name == {library!r}
-error = raised(sk.BackendNotInstalledError, registry.adapter, {library!r})
+    assert raised(sk.errors.BackendNotInstalledError, registry.adapter, name).name == {library!r}
+error = raised(sk.errors.BackendNotInstalledError, registry.adapter, {library!r})
 assert isinstance(error, ImportError)
 assert error.name == {library!r}, error.name
 assert {library!r} in str(error), error
@@ -69,7 +69,7 @@ def test_without_one_library_recognition_works(library, how):
         + (block if how == "None" else "")
         + f"""
 imitation = type("Imitation", (), {{"__module__": {library + ".sub"!r}}})
-raised(sk.UnsupportedStreamError, registry.extract, imitation())
+raised(sk.errors.UnsupportedStreamError, registry.extract, imitation())
 assert loaded_libraries.libraries() == ()
 """,
         blocked=BLOCKED[library] if how == "blocked" else (),
@@ -115,7 +115,7 @@ def test_a_failed_import_is_tried_again_the_next_time():
         + """
 import types
 for _ in range(2):
-    raised(sk.BackendNotInstalledError, registry.adapter, "cupy")
+    raised(sk.errors.BackendNotInstalledError, registry.adapter, "cupy")
 sys.meta_path.pop(0)
 import importlib.util
 if importlib.util.find_spec("cupy"):
@@ -128,28 +128,27 @@ if importlib.util.find_spec("cupy"):
 # -- without a driver -------------------------------------------------------------------------
 
 
-def test_a_new_stream_is_on_the_host(no_driver):
-    stream = sk.new_stream()
-    assert isinstance(stream, HostStream)
-    assert stream.device == "cpu"
-
-
-def test_a_new_event_is_on_the_host(no_driver):
+def test_a_new_stream_and_event_are_on_the_host(no_driver):
     assert isinstance(sk.new_event(), HostEvent)
+    assert isinstance(sk.new_stream(), HostStream)
+    assert (sk.new_stream().device, sk.is_available()) == ("cpu", False)
 
 
 def test_the_default_streams_are_on_the_host(no_driver):
-    assert sk.default_stream() is sk.default_stream("cpu")
-    assert sk.per_thread_stream() is sk.per_thread_stream("cpu")
+    for mine in (False, True):
+        assert sk.default_stream(per_thread=mine) is sk.default_stream("cpu", per_thread=mine)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:7", 0, 7])
 @pytest.mark.parametrize(
     "function",
-    [sk.new_stream, sk.default_stream, sk.per_thread_stream, lambda d: sk.new_event(device=d)],
-)
+    [
+        sk.new_stream, sk.default_stream, lambda d: sk.default_stream(d, per_thread=True),
+        lambda d: sk.new_event(device=d),
+    ],
+)  # fmt: skip
 def test_a_cuda_device_is_never_replaced_by_the_host(function, device, no_driver):
-    with pytest.raises(sk.NoDeviceError, match="new_stream"):
+    with pytest.raises(sk.errors.NoDeviceError, match="new_stream"):
         function(device)
 
 
@@ -166,7 +165,7 @@ def test_without_driver_and_bindings_a_cuda_device_is_missing_not_the_bindings(n
         LOOK
         + """
 assert sk.new_stream().device == "cpu"
-error = raised(sk.NoDeviceError, sk.new_stream, "cuda:0")
+error = raised(sk.errors.NoDeviceError, sk.new_stream, "cuda:0")
 assert "driver" in str(error), error
 """,
         blocked=["cuda"],
@@ -181,9 +180,9 @@ from streamkit._cuda import loader  # a driver library is made up here
 loader.why_not_loaded = lambda: ""
 loader.driver_version = lambda: 12080
 for device in (None, "cuda:0"):
-    error = raised(sk.BackendNotInstalledError, sk.new_stream, device)
+    error = raised(sk.errors.BackendNotInstalledError, sk.new_stream, device)
     assert 'pip install "cuda-bindings>=1' in str(error), error
-assert sk.new_stream("cpu").device == "cpu"
+assert (sk.new_stream("cpu").device, sk.is_available()) == ("cpu", False)
 """,
         blocked=["cuda"],
     )
@@ -191,7 +190,7 @@ assert sk.new_stream("cpu").device == "cpu"
 
 def test_the_driver_is_asked_again_after_it_was_missing(no_driver):
     for _ in range(2):
-        with pytest.raises(sk.NoDeviceError):
+        with pytest.raises(sk.errors.NoDeviceError):
             sk.new_stream("cuda:0")
 
 
@@ -228,8 +227,8 @@ assert sk.current_streams(device="cpu") == {{}}
 assert registry.loaded() == {{}}
 stream = type("Stream", (), {{"__module__": {library!r}}})()
 for error, call, argument in (
-    (sk.BackendNotInstalledError, registry.adapter, {library!r}),
-    (sk.UnsupportedStreamError, sk.wrap, stream),
+    (sk.errors.BackendNotInstalledError, registry.adapter, {library!r}),
+    (sk.errors.UnsupportedStreamError, sk.wrap, stream),
 ):
     told = raised(error, call, argument)
     assert {what!r} in str(told) and "sys.path" in str(told), told

@@ -68,7 +68,7 @@ asked = []
 extract = streamkit_toylib.extract
 streamkit_toylib.extract = lambda obj: asked.append(obj) or extract(obj)
 stream = toylib.Stream(64)
-raised(sk.NoDeviceError, sk.wrap, stream)
+raised(sk.errors.NoDeviceError, sk.wrap, stream)
 assert asked == [stream]
 """)
 
@@ -77,7 +77,7 @@ def test_what_is_not_its_stream_is_refused(program):
     program("""
 import toylib
 for obj in (toylib.Array(), toylib.Stream, toylib):
-    raised(sk.UnsupportedStreamError, sk.wrap, obj)
+    raised(sk.errors.UnsupportedStreamError, sk.wrap, obj)
 """)
 
 
@@ -97,7 +97,7 @@ def test_neither_it_nor_its_library_is_imported_before_it_is_needed(program):
 class Nothing:
     pass
 for obj in (Nothing(), None, 5):
-    raised(sk.UnsupportedStreamError, sk.wrap, obj)
+    raised(sk.errors.UnsupportedStreamError, sk.wrap, obj)
 assert loaded_libraries.libraries() == ()
 assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & set(sys.modules)
 """)
@@ -195,7 +195,7 @@ assert registry.adapter("toylib").api == 1
 def test_a_plugin_whose_library_is_missing_says_so(program):
     program(
         """
-error = raised(sk.BackendNotInstalledError, registry.adapter, "toylib")
+error = raised(sk.errors.BackendNotInstalledError, registry.adapter, "toylib")
 assert "'toylib'" in str(error) and "blocked by the test" in str(error), error
 assert error.name == "toylib"
 """,
@@ -255,7 +255,7 @@ def test_a_plugin_that_is_wrong_is_named_and_disturbs_nothing_else(program, tmp_
     program(
         f"""
 import broken, warnings
-kind = getattr(sk, {error!r}, TypeError)
+kind = getattr(sk.errors, {error!r}, TypeError)
 error = raised(kind, {asked})
 for part in ("'broken'", *{words}):
     assert part in str(error), (part, error)

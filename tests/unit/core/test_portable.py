@@ -105,9 +105,9 @@ loader.driver_version = int
 for make in (lambda: sk.new_stream("cuda"), lambda: sk.current_stream("{library}")):
     try:
         make()
-    except sk.NoDeviceError as error:
+    except sk.errors.NoDeviceError as error:
         print(error)
-    except sk.BackendNotInstalledError as error:
+    except sk.errors.BackendNotInstalledError as error:
         assert error.name == "{library}"
         print(error)
 """
@@ -165,7 +165,7 @@ def test_an_audit_of_cuda_streams_is_not_to_be_installed_where_cupti_is_not_used
         """
 import shutil, sys  # shutil first, for the same reason
 sys.platform = "win32"
-from streamkit import BackendNotInstalledError
+from streamkit.errors import BackendNotInstalledError
 from streamkit.diagnostics.audit.audit import CallbackRecorder  # as on a GPU
 try:
     CallbackRecorder(lambda: True).start()
@@ -178,9 +178,9 @@ except BackendNotInstalledError as error:
     assert "pip install" not in out
 
 
-@pytest.mark.parametrize("platform", ["Linux", "MacOS", "Microsoft :: Windows"])
-def test_the_package_says_on_which_systems_it_runs(platform):
+def test_the_package_says_on_which_systems_it_was_run():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (_,) = [one for one in project["classifiers"] if one.endswith(f":: {platform}")]
+    systems = [one for one in project["classifiers"] if one.startswith("Operating System")]
+    assert systems == ["Operating System :: POSIX :: Linux"]

@@ -246,7 +246,7 @@ def test_a_function_that_fails_is_recorded_and_its_error_kept_for_sync(stream):
 
 
 def test_the_report_is_not_there_before_the_end():
-    with sk.audit() as report, pytest.raises(sk.ScopeError, match="when the block ends"):
+    with sk.audit() as report, pytest.raises(sk.errors.ScopeError, match="when the block ends"):
         report.assert_one_queue(sk.default_stream())
     assert report.operations == ()
 
@@ -257,7 +257,7 @@ def test_one_queue_is_asserted_and_strays_are_listed(stream, other):
         other.submit(second)
         other.submit(second)
     assert [one.name for one in report.off_queue(stream)] == ["second"] * 2
-    with pytest.raises(sk.OneQueueError) as raised:
+    with pytest.raises(sk.errors.OneQueueError) as raised:
         report.assert_one_queue(stream)
     assert "2 of 3 operations did not run on <streamkit.HostStream 's'" in str(raised.value)
     assert "  second on other (cpu) (2 times)\n" in str(raised.value)
@@ -270,7 +270,7 @@ def test_that_nothing_ran_is_not_one_queue(stream):
     with sk.audit() as report:
         pass
     for of in (stream, None):
-        with pytest.raises(sk.OneQueueError, match="nothing ran in the audit"):
+        with pytest.raises(sk.errors.OneQueueError, match="nothing ran in the audit"):
             report.assert_one_queue(of)
 
 
@@ -283,7 +283,7 @@ def test_one_queue_is_asserted_whichever_it_is(stream, other):
         stream.submit(first)
         other.submit(second)
         other.submit(second)
-    with pytest.raises(sk.OneQueueError, match=r"1 of 3 .* on other \(cpu\):") as raised:
+    with pytest.raises(sk.errors.OneQueueError, match=r"1 of 3 .* on other \(cpu\):") as raised:
         report.assert_one_queue()
     assert "  first on s (cpu)\n" in str(raised.value)
 
@@ -298,7 +298,7 @@ def test_a_queue_of_cuda_with_the_id_of_a_host_stream_is_another_one(stream):
 def test_work_whose_queue_is_not_known_is_no_one_queue():
     report = AuditReport()
     report.complete([Operation("kernel", "k", None)])
-    with pytest.raises(sk.OneQueueError, match="1 of 1 operations did not run on a queue that"):
+    with pytest.raises(sk.errors.OneQueueError, match="1 of 1 operations did not run on a"):
         report.assert_one_queue()
 
 
@@ -306,7 +306,7 @@ def test_of_many_strays_some_are_listed_and_the_rest_counted(stream, other):
     with sk.audit() as report:
         for number in range(20):
             other.submit(type(f"F{number}", (), {"__call__": lambda _: None})())
-    with pytest.raises(sk.OneQueueError, match="and 8 more"):
+    with pytest.raises(sk.errors.OneQueueError, match="and 8 more"):
         report.assert_one_queue(stream)
 
 
@@ -367,7 +367,7 @@ def test_the_data_has_the_types_of_json_and_the_page_has_the_order(stream, other
 @pytest.mark.parametrize("block", [sk.audit, sk.races])
 def test_the_exception_of_the_block_passes_where_the_report_cannot_be_made(monkeypatch, block):
     def fails(recorder, *_):
-        raise sk.ScopeError("it cannot be told")
+        raise sk.errors.ScopeError("it cannot be told")
 
     error = RuntimeError("mine")
     for recorder in (HostRecorder, RaceRecorder):
@@ -376,7 +376,7 @@ def test_the_exception_of_the_block_passes_where_the_report_cannot_be_made(monke
         raise error
     assert caught.value is error
     assert "it cannot be told" in "".join(error.__notes__)
-    with pytest.raises(sk.ScopeError, match="it cannot be told"), block():
+    with pytest.raises(sk.errors.ScopeError, match="it cannot be told"), block():
         pass
 
 

@@ -505,9 +505,9 @@ def test_control_a_driver_with_devices_is_no_finding(driver):
     assert (found.cuda, found.devices, findings) == ("13.0", ["device 0", "device 1"], [])
 
 
-NO_DEVICE = sk.NoDeviceError("there is no CUDA device: why")
-OLD_DRIVER = sk.DriverError("cuDriverGetVersion", "cudaErrorInsufficientDriver", 35)
-NO_BINDINGS = sk.BackendNotInstalledError("no")
+NO_DEVICE = sk.errors.NoDeviceError("there is no CUDA device: why")
+OLD_DRIVER = sk.errors.DriverError("cuDriverGetVersion", "cudaErrorInsufficientDriver", 35)
+NO_BINDINGS = sk.errors.BackendNotInstalledError("no")
 HIDDEN = "CUDA_VISIBLE_DEVICES"
 
 
@@ -521,11 +521,11 @@ HIDDEN = "CUDA_VISIBLE_DEVICES"
         (OLD_DRIVER, 11080, {}, ("old-driver", "Update")),
         (NO_BINDINGS, 12040, {}, ("no-cuda-python", '"cuda-bindings>=12.9.3,<13"')),
         (NO_BINDINGS, 13000, {}, ("no-cuda-python", '"cuda-bindings>=13.1.1,<14"')),
-        (sk.DriverError("cuInit", "X", 999), 13000, {}, ("driver-fails", "nvidia-smi")),
-        (sk.DriverError("cuInit", "X", 34), 13000, {}, ("driver-fails", "stubs, off LD_LIBRARY")),
-        (sk.DriverError("cuInit", "X", 3), 13000, {}, ("driver-fails", "spawn")),
-        (sk.DriverError("cuInit", "X", 802), 13000, {}, ("driver-fails", "Fabric Manager")),
-        (sk.DriverError("cuInit", "X", 803), 13000, {}, ("driver-fails", "kernel module")),
+        (sk.errors.DriverError("cuInit", "X", 999), 13000, {}, ("driver-fails", "nvidia-smi")),
+        (sk.errors.DriverError("cuInit", "X", 34), 13000, {}, ("driver-fails", "stubs, off LD_")),
+        (sk.errors.DriverError("cuInit", "X", 3), 13000, {}, ("driver-fails", "spawn")),
+        (sk.errors.DriverError("cuInit", "X", 802), 13000, {}, ("driver-fails", "Fabric Manager")),
+        (sk.errors.DriverError("cuInit", "X", 803), 13000, {}, ("driver-fails", "kernel module")),
     ],
 )
 def test_a_driver_that_does_not_serve_is_found(driver, answer, version, environment, expected):
@@ -568,11 +568,11 @@ def test_an_old_driver_is_refused_in_words_even_if_the_bindings_cannot_start_it(
             raise RuntimeError("function cuGetProcAddress_v2 is not found")
 
     monkeypatch.setattr(loader, "driver_version", lambda: 11080)
-    with pytest.raises(sk.DriverError, match=r"CUDA 11\.8.*CUDA 12 or newer") as refused:
+    with pytest.raises(sk.errors.DriverError, match=r"CUDA 11\.8.*CUDA 12 or newer") as refused:
         loader._initialise(Bindings)
     assert refused.value.code == 35
     monkeypatch.setattr(loader, "driver_version", lambda: 0)
-    with pytest.raises(sk.NoDeviceError):
+    with pytest.raises(sk.errors.NoDeviceError):
         loader._initialise(Bindings)
 
 
@@ -604,7 +604,7 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
 
 def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
     def check():
-        raise sk.BackendNotInstalledError("Install matching versions of the two.")
+        raise sk.errors.BackendNotInstalledError("Install matching versions of the two.")
 
     (found,) = report_module.run_check("the toys", check, "toylib")
     assert "matching versions" in found.what

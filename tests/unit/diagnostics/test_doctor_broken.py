@@ -177,6 +177,6 @@ def test_the_error_for_hidden_devices_names_the_variable(monkeypatch, value, is_
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if value is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    with pytest.raises(sk.NoDeviceError, match="streamkit doctor") as raised:
+    with pytest.raises(sk.errors.NoDeviceError, match="streamkit doctor") as raised:
         loader._initialise(Bindings)
     assert (f"CUDA_VISIBLE_DEVICES={value!r} can hide" in str(raised.value)) is is_told

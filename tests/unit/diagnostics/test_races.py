@@ -996,7 +996,7 @@ def test_the_report_is_made_when_the_block_ends(stream, x):
         assert repr(report) == "<streamkit race report, not over>"
         assert report._repr_html_() is None
         for ask in (lambda: report.races, lambda: report.coverage, report.assert_none):
-            with pytest.raises(sk.ScopeError, match="when the block ends"):
+            with pytest.raises(sk.errors.ScopeError, match="when the block ends"):
                 ask()
     assert report.races == ()
     assert trace.listeners == []
@@ -1113,7 +1113,7 @@ def test_the_two_classes_are_never_mixed(report):
 
 
 def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stream, other, x):
-    with pytest.raises(sk.RaceError) as raised:
+    with pytest.raises(sk.errors.RaceError) as raised:
         report.assert_none()
     assert isinstance(raised.value, AssertionError)
     text = str(raised.value)
@@ -1125,7 +1125,7 @@ def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stre
         stream.submit(np.copyto, x, 7)
         other.submit(lambda x: x, x)
     possible.assert_none()
-    with pytest.raises(sk.RaceError, match="possible race on x"):
+    with pytest.raises(sk.errors.RaceError, match="possible race on x"):
         possible.assert_none(possible=True)
 
 

@@ -102,7 +102,7 @@ def test_bad_options_are_refused():
         sk.graphed(max_graphs=0)
     with pytest.raises(ValueError, match="max_graphs is 'many': use 1 or more"):
         sk.graphed(max_graphs="many")
-    with pytest.raises(sk.UnsupportedStreamError, match="cannot wrap 5"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="cannot wrap 5"):
         sk.graphed(stream=5)
 
 

@@ -31,7 +31,7 @@ def test_of_threads_that_enter_streams_in_a_circle_one_is_refused_by_name(count)
                 with second:
                     assert sk.current_stream() is second
                     seen.append(number)
-            except sk.ScopeError as error:
+            except sk.errors.ScopeError as error:
                 refused.append(str(error))
             assert sk.current_stream() is first
 
@@ -60,7 +60,7 @@ def test_a_body_that_waits_for_a_stream_that_waits_for_it_is_refused(stream, oth
         with stream:
             inside.set()
             assert waits.wait(LONG)
-            with pytest.raises(sk.ScopeError, match="wait for one another"):
+            with pytest.raises(sk.errors.ScopeError, match="wait for one another"):
                 stream.wait(other)
             seen.append("body")
 
@@ -87,7 +87,7 @@ def test_a_body_that_waits_for_a_stream_that_waits_for_it_is_refused(stream, oth
 def test_a_body_that_waits_for_an_event_behind_itself_is_refused(stream, spin):
     with stream:
         event = within(stream.record)
-        with pytest.raises(sk.ScopeError, match="wait for one another"):
+        with pytest.raises(sk.errors.ScopeError, match="wait for one another"):
             event.sync(spin=spin)
         assert not event.done
     event.sync(timeout=LONG)
@@ -150,7 +150,7 @@ def test_functions_that_wait_for_one_another_are_refused_by_name():
     for stream in (a, b):
         try:
             stream.sync(timeout=LONG)
-        except sk.ScopeError as error:
+        except sk.errors.ScopeError as error:
             errors.append(str(error))
     assert errors
     for stream in (a, b):
@@ -171,9 +171,9 @@ def test_a_function_that_waits_for_a_stream_that_waits_for_it_is_refused(stream,
     stream.submit(work)
     other.wait(stream)
     waits.set()
-    with pytest.raises(sk.ScopeError, match="wait for one another"):
+    with pytest.raises(sk.errors.ScopeError, match="wait for one another"):
         within(stream.sync)
-    with pytest.raises(sk.ScopeError, match="wait for one another"):
+    with pytest.raises(sk.errors.ScopeError, match="wait for one another"):
         within(other.sync)  # which has waited for the function that failed
     within(other.sync)
 
@@ -192,9 +192,9 @@ def test_in_a_circle_with_a_future_of_then_one_is_refused(stream, other, ask, wa
             future = other.then(stream.sync if waits == "for its function" else int)
             try:
                 found = getattr(future, ask)()
-            except sk.ScopeError as error:
+            except sk.errors.ScopeError as error:
                 found = error
-            if isinstance(found, sk.ScopeError):  # of the wait, or the outcome of the function
+            if isinstance(found, sk.errors.ScopeError):  # of the wait, or the outcome
                 refused.append("asks")
 
     def beside():
@@ -205,7 +205,7 @@ def test_in_a_circle_with_a_future_of_then_one_is_refused(stream, other, ask, wa
             entered.wait(LONG)
             try:
                 stream.record().sync()
-            except sk.ScopeError:
+            except sk.errors.ScopeError:
                 refused.append("beside")
 
     for _ in range(20):
@@ -226,7 +226,7 @@ def test_functions_of_then_that_wait_for_one_another_are_refused(stream, other):
         futures["other"] = other.then(ask, "stream")
     assert len(futures) == 2
     for future in futures.values():
-        with pytest.raises(sk.ScopeError, match="'then' of host stream"):
+        with pytest.raises(sk.errors.ScopeError, match="'then' of host stream"):
             within(future.result)
 
 

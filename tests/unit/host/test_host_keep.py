@@ -110,7 +110,7 @@ def test_a_closed_stream_keeps_what_it_has_and_takes_nothing_more(stream, hold):
     kept, seen = thing()
     stream.keep(kept)
     stream.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         stream.keep(kept)
     del kept
     gc.collect()

@@ -149,7 +149,7 @@ def test_a_closed_event_is_refused_everywhere(stream):
         lambda: stream.record(event),
         lambda: event - event,
     ):
-        with pytest.raises(sk.StreamClosedError, match="HostEvent closed"):
+        with pytest.raises(sk.errors.StreamClosedError, match="HostEvent closed"):
             use()
 
 

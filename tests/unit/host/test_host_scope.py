@@ -249,12 +249,12 @@ def test_ctrl_c_in_a_function_that_the_body_submits_ends_the_body(stream):
 def test_leaving_out_of_order_raises_and_holds_no_queue(stream, other):
     stream.__enter__()
     other.__enter__()
-    with pytest.raises(sk.ScopeError, match="'other'"):
+    with pytest.raises(sk.errors.ScopeError, match="'other'"):
         stream.__exit__(None, None, None)
     assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
     within(stream.sync)
     within(other.sync)
-    with pytest.raises(sk.ScopeError, match="not open in this thread"):  # it ended with the outer
+    with pytest.raises(sk.errors.ScopeError, match="not open in this"):  # it ended with the outer
         other.__exit__(None, None, None)
 
 
@@ -291,18 +291,18 @@ def test_a_generator_that_is_closed_with_a_scope_open_inside_still_says_so(strea
 
     generator = items()
     next(generator)
-    with pytest.raises(sk.ScopeError, match="'other'"):  # a note would be lost
+    with pytest.raises(sk.errors.ScopeError, match="'other'"):  # a note would be lost
         generator.close()
 
 
 def test_leaving_what_was_not_entered_raises(stream):
-    with pytest.raises(sk.ScopeError, match="'s'"):
+    with pytest.raises(sk.errors.ScopeError, match="'s'"):
         stream.__exit__(None, None, None)
 
 
 def test_leaving_in_another_thread_raises_and_the_scope_can_still_be_left(stream):
     stream.__enter__()
-    with pytest.raises(sk.ScopeError, match="thread"):
+    with pytest.raises(sk.errors.ScopeError, match="thread"):
         within(lambda: stream.__exit__(None, None, None))
     assert sk.current_stream() is stream
     stream.__exit__(None, None, None)
@@ -334,7 +334,7 @@ def test_a_generator_that_is_left_elsewhere_raises(stream):
 
     generator = items()
     next(generator)
-    with pytest.raises(sk.ScopeError):
+    with pytest.raises(sk.errors.ScopeError):
         within(generator.close)
     stream.__exit__(None, None, None)
     within(stream.sync)
@@ -348,7 +348,7 @@ def test_tasks_that_interleave_scopes_raise_and_leave_everything_whole(stream, o
             with own:
                 first.set()
                 await second.wait()
-        except sk.ScopeError as error:
+        except sk.errors.ScopeError as error:
             outcome[name] = error
 
     async def main():
@@ -425,7 +425,7 @@ def test_an_interrupt_while_waiting_for_the_turn_does_not_hold_the_queue(stream,
 def test_a_stream_closed_after_use_was_made_cannot_be_entered(stream):
     scope = sk.use(stream)
     stream.close()
-    with pytest.raises(sk.StreamClosedError):
+    with pytest.raises(sk.errors.StreamClosedError):
         scope.__enter__()
     assert sk.current_stream(device="cpu") is not stream
 
@@ -460,13 +460,13 @@ def test_one_that_was_entered_or_cannot_be_made_does_not_warn(stream):
         warnings.simplefilter("error")
         with sk.use(stream):
             pass
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             sk.use(5)
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             sk.use(stream, libraries=["jax"])
         scope = sk.use(stream)
         stream.close()
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             scope.__enter__()
         del scope
         gc.collect()

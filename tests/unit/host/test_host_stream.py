@@ -82,7 +82,7 @@ def test_it_equals_itself_only(stream, other):
     ],
 )
 def test_it_has_nothing_of_cuda(stream, ask):
-    with pytest.raises(sk.UnsupportedStreamError, match="host"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="host"):
         ask(stream)
 
 
@@ -101,9 +101,9 @@ def test_it_is_not_taken_for_an_index(stream):
 
 @pytest.mark.parametrize("kind", [Cuda, CudaByAttribute])
 def test_it_does_not_wait_for_cuda_nor_record_an_event_of_it(stream, kind):
-    with pytest.raises(sk.DeviceMismatchError, match="'s'"):
+    with pytest.raises(sk.errors.DeviceMismatchError, match="'s'"):
         stream.wait(kind())
-    with pytest.raises(sk.DeviceMismatchError):
+    with pytest.raises(sk.errors.DeviceMismatchError):
         stream.record(Cuda())
 
 
@@ -111,21 +111,21 @@ def test_it_does_not_wait_for_cuda_nor_record_an_event_of_it(stream, kind):
     "obj", [None, 5, True, "x", object(), Cuda, HostStream, HostEvent, (0, 64)]
 )
 def test_it_does_not_wait_for_what_is_no_stream(stream, obj):
-    with pytest.raises(sk.UnsupportedStreamError):
+    with pytest.raises(sk.errors.UnsupportedStreamError):
         stream.wait(obj)
     assert stream.done, "a refused wait queues nothing"
 
 
 @pytest.mark.parametrize("obj", [5, True, "x", object(), HostEvent, sk.new_stream("cpu")])
 def test_it_does_not_record_what_is_no_event(stream, obj):
-    with pytest.raises((sk.UnsupportedStreamError, sk.DeviceMismatchError)):
+    with pytest.raises((sk.errors.UnsupportedStreamError, sk.errors.DeviceMismatchError)):
         stream.record(obj)
 
 
 @pytest.mark.parametrize("method", ["record", "wait"])
 def test_it_has_no_graphs(stream, other, method):
     argument = {"record": None, "wait": other}[method]
-    with pytest.raises(sk.UnsupportedStreamError, match="external"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="external"):
         getattr(stream, method)(argument, external=True)
 
 
@@ -151,7 +151,7 @@ def test_close_makes_it_unusable(stream, other):
         lambda: sk.wrap(stream),
         lambda: sk.use(stream),
     ):
-        with pytest.raises(sk.StreamClosedError, match="'s'"):
+        with pytest.raises(sk.errors.StreamClosedError, match="'s'"):
             use()
 
 
@@ -173,15 +173,15 @@ def test_the_default_stream_is_one_for_the_process():
 
 
 def test_the_per_thread_stream_is_one_for_each_thread():
-    mine = sk.per_thread_stream("cpu")
-    assert sk.per_thread_stream("cpu") is mine
-    theirs = [within(lambda: sk.per_thread_stream("cpu")) for _ in range(3)]
+    mine = sk.default_stream("cpu", per_thread=True)
+    assert sk.default_stream("cpu", per_thread=True) is mine
+    theirs = [within(lambda: sk.default_stream("cpu", per_thread=True)) for _ in range(3)]
     assert len({mine, *theirs}) == 4
 
 
-@pytest.mark.parametrize("function", [sk.default_stream, sk.per_thread_stream])
-def test_a_default_stream_is_not_owned_nor_closed_and_is_a_queue(function, other, hold):
-    stream, seen = function("cpu"), []
+@pytest.mark.parametrize("per_thread", [False, True])
+def test_a_default_stream_is_not_owned_nor_closed_and_is_a_queue(per_thread, other, hold):
+    stream, seen = sk.default_stream("cpu", per_thread=per_thread), []
     assert stream.is_default
     assert not stream.owned
     assert "default" in repr(stream) or "per-thread" in repr(stream)
@@ -209,6 +209,6 @@ def test_a_default_stream_is_not_owned_nor_closed_and_is_a_queue(function, other
     ids=["record", "sync", "submit", "done", "with", "wait"],
 )
 def test_a_per_thread_stream_belongs_to_its_thread(use):
-    mine, here = sk.per_thread_stream("cpu"), threading.get_ident()
-    with pytest.raises(sk.ScopeError, match=str(here)):
+    mine, here = sk.default_stream("cpu", per_thread=True), threading.get_ident()
+    with pytest.raises(sk.errors.ScopeError, match=str(here)):
         within(lambda: use(mine))

@@ -203,15 +203,15 @@ def test_await_inside_the_streams_own_scope_does_not_wait_for_itself(stream):
 
 
 def test_a_closed_one_and_another_threads_are_refused(stream):
-    own, event = sk.per_thread_stream("cpu"), stream.record()
+    own, event = sk.default_stream("cpu", per_thread=True), stream.record()
     stream.close()
     event.close()
     for use in (lambda: asyncio.run(wait_for(stream)), lambda: stream.then(int),
                 lambda: asyncio.run(wait_for(event))):  # fmt: skip
-        with pytest.raises(sk.StreamClosedError):
+        with pytest.raises(sk.errors.StreamClosedError):
             use()
     for use in (lambda: asyncio.run(wait_for(own)), lambda: own.then(int)):
-        with pytest.raises(sk.ScopeError):
+        with pytest.raises(sk.errors.ScopeError):
             within(use)
 
 
@@ -969,7 +969,7 @@ def child():
         for ask in (future.result, lambda: (_ for _ in ()).throw(future.exception())):
             try:
                 ask()
-            except sk.ForkedProcessError as error:
+            except sk.errors.ForkedProcessError as error:
                 assert "parent" in str(error)
             else:
                 raise AssertionError
@@ -1016,8 +1016,8 @@ def test_in_a_forked_child_what_is_the_parents_is_refused(where):
 import asyncio, contextlib, os, threading, time
 import streamkit as sk
 
-s, other, release = sk.new_stream("cpu"), sk.new_stream("cpu"), threading.Event()
-default, own, idle = sk.default_stream("cpu"), sk.per_thread_stream("cpu"), sk.new_stream("cpu")
+s, other, idle, release = *(sk.new_stream("cpu") for _ in "123"), threading.Event()
+default, own = (sk.default_stream("cpu", per_thread=mine) for mine in (False, True))
 reached = idle.record()
 reached.sync()
 for _ in range(2):
@@ -1030,7 +1030,7 @@ async def wait_for(what):
 def refused(call, *arguments):
     try:
         call(*arguments)
-    except sk.ForkedProcessError as error:
+    except sk.errors.ForkedProcessError as error:
         assert "'spawn'" in str(error), error
     else:
         raise AssertionError(call)
@@ -1054,7 +1054,8 @@ def child():
     for stream in (s, idle):
         stream.close()
         repr(stream)
-    for new in (sk.new_stream("cpu"), sk.default_stream("cpu"), sk.per_thread_stream("cpu")):
+    defaults = (sk.default_stream("cpu", per_thread=mine) for mine in (False, True))
+    for new in (sk.new_stream("cpu"), *defaults):
         seen = []
         new.submit(time.sleep, 0.05)
         new.submit(seen.append, 1)

@@ -316,4 +316,4 @@ def test_a_destructor_in_a_circle_of_streams_is_refused(stream, other, hold, rep
     before.open()
     within(other.sync)
     assert seen == ["stream", "other"]
-    assert [type(error) for error, _ in reported] == [sk.ScopeError]
+    assert [type(error) for error, _ in reported] == [sk.errors.ScopeError]

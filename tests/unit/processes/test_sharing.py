@@ -367,7 +367,7 @@ def test_a_token_that_its_process_has_not_made_is_not_opened(new_other):
         with pytest.raises(ValueError, match="was not made by the process"):
             changed.check()
     other.end("exit")
-    with pytest.raises(sk.StreamClosedError, match="gone"):
+    with pytest.raises(sk.errors.StreamClosedError, match="gone"):
         sent.check()
 
 
@@ -637,7 +637,7 @@ def test_an_allocation_is_in_use_until_the_last_of_two_arrays_in_it_goes(monkeyp
 
 def test_a_system_without_locks_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(sk.UnsupportedStreamError, match=r"on Linux only.* copy of the array"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"Linux only.* copy of the"):
         living_processes.folder()
 
 
@@ -645,7 +645,7 @@ def test_a_system_without_locks_says_so(monkeypatch):
 
 
 def test_the_host_has_no_events_and_arrays_for_other_processes():
-    with pytest.raises(sk.UnsupportedStreamError, match="belongs to its process"):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match="belongs to its process"):
         sk.new_event(device="cpu", interprocess=True)
     with pytest.raises(ValueError, match="leave out timing"):
         sk.new_event(device="cpu", interprocess=True, timing=True)

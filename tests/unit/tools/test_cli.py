@@ -216,10 +216,10 @@ cli.main()
     ("command", "error", "text"),
     [
         *(
-            (command, "sk.NoDeviceError('no device: why')", "NoDeviceError: no device: why")
+            (command, "sk.errors.NoDeviceError('no device: why')", "NoDeviceError: no device: why")
             for command in ("demo", "matrix", "doctor")
         ),
-        ("matrix", "sk.UnsupportedStreamError('why')", "UnsupportedStreamError: why"),
+        ("matrix", "sk.errors.UnsupportedStreamError('why')", "UnsupportedStreamError: why"),
         ("matrix", "ZeroDivisionError('a bug')", "ZeroDivisionError: a bug"),
     ],
 )

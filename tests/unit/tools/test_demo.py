@@ -73,7 +73,7 @@ def test_an_error_in_a_stage_is_raised(monkeypatch, no_driver):
 def test_a_driver_without_its_package_is_said_with_the_line_that_installs_it(monkeypatch):
     def new_stream(device=None):
         if device is None:
-            raise sk.BackendNotInstalledError("install it", name="cuda.bindings")
+            raise sk.errors.BackendNotInstalledError("install it", name="cuda.bindings")
         return real(device)
 
     real = sk.new_stream

@@ -391,11 +391,11 @@ FOLLOWS = """
             assert_follows(len, "ab")
 
     def test_three():
-        with pytest.raises(sk.NoDeviceError, match="no CUDA device"):
+        with pytest.raises(sk.errors.NoDeviceError, match="no CUDA device"):
             assert_follows(len, "ab")
 
     def test_four():
-        with pytest.raises(sk.UnsupportedStreamError):
+        with pytest.raises(sk.errors.UnsupportedStreamError):
             assert_follows(len, "ab", library="pytorch")
     """
 

@@ -271,7 +271,7 @@ def test_the_default_queues_and_older_streams_take_part():
         stream.sync()
         assert seen == [1]
 
-    for stream in (older, sk.default_stream("cpu"), sk.per_thread_stream("cpu")):
+    for stream in (older, sk.default_stream("cpu"), sk.default_stream("cpu", per_thread=True)):
         for_seeds(lambda stream=stream: program(stream), 5)
 
 
@@ -337,7 +337,7 @@ def test_a_function_stands_outside_of_the_scopes_of_the_thread_that_runs_it():
 
 def test_it_is_not_entered_inside_a_host_streams_scope(seed):
     stream = sk.new_stream("cpu")
-    with stream, pytest.raises(sk.ScopeError, match=r"adversarial\(1\).*Enter it first"), \
+    with stream, pytest.raises(sk.errors.ScopeError, match=r"adversarial\(1\).*Enter it first"), \
             adversarial(seed):  # fmt: skip
         pytest.fail("entered")
     within(stream.sync)
@@ -559,7 +559,7 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
         stream.submit(int)
 
     match = rf"waits for a future that is not done, in adversarial\({seed}\)"
-    with pytest.raises(sk.ScopeError, match=match):
+    with pytest.raises(sk.errors.ScopeError, match=match):
         within(lambda: for_seeds(program, [seed]))
 
 
@@ -623,7 +623,7 @@ def test_work_that_waits_for_itself_is_refused(reported):
         stream.sync()
 
     for seed in range(20):
-        with pytest.raises(sk.ScopeError, match=rf"waits for itself.*adversarial\({seed}\)"):
+        with pytest.raises(sk.errors.ScopeError, match=rf"waits for itself.*adversarial\({seed}\)"):
             for_seeds(program, [seed])
 
 
@@ -650,9 +650,9 @@ def test_a_turn_that_never_comes_is_refused_and_given_up(seed):
         stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
         stream.submit(enter, other)
         other.wait(stream)
-        with pytest.raises(sk.ScopeError, match="waits for itself"):
+        with pytest.raises(sk.errors.ScopeError, match="waits for itself"):
             stream.sync()
-        with pytest.raises(sk.ScopeError, match="waits for itself"):
+        with pytest.raises(sk.errors.ScopeError, match="waits for itself"):
             other.sync()  # which has waited for the function that failed
         other.sync()
     assert entered == []
@@ -669,7 +669,7 @@ def test_a_turn_that_is_given_up_does_not_free_a_running_stream():
 
         def work():
             stream.submit(enter_running_stream)
-            with pytest.raises(sk.ScopeError, match="waits for itself"):
+            with pytest.raises(sk.errors.ScopeError, match="waits for itself"):
                 stream.record().sync()
             third.submit(seen.append, "third")
             third.sync()
@@ -678,7 +678,7 @@ def test_a_turn_that_is_given_up_does_not_free_a_running_stream():
         other.submit(work)
         other.submit(seen.append, "next")
         other.sync()
-        with pytest.raises(sk.ScopeError, match="waits for itself"):
+        with pytest.raises(sk.errors.ScopeError, match="waits for itself"):
             stream.sync()
         assert seen == ["third", "work", "next"]
 
@@ -687,7 +687,7 @@ def test_a_turn_that_is_given_up_does_not_free_a_running_stream():
 
 def test_a_scope_left_open_is_refused_at_the_end(seed):
     stream = sk.new_stream("cpu")
-    with pytest.raises(sk.ScopeError, match="waits for itself"), adversarial(seed):
+    with pytest.raises(sk.errors.ScopeError, match="waits for itself"), adversarial(seed):
         stream.__enter__()
     stream.__exit__(None, None, None)
     within(stream.sync)

@@ -48,7 +48,7 @@ def refused(words):
     """Let pass the CaptureError that the operation is about, and no other."""
     try:
         yield
-    except sk.CaptureError as error:
+    except sk.errors.CaptureError as error:
         if words not in str(error):
             raise
 

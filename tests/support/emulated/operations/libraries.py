@@ -99,8 +99,9 @@ def the_current_stream_of_tvm_ffi(undo):
 @operation
 def the_per_thread_stream_to_each_library(undo):
     warp(), need("numba"), need("tvm_ffi")
-    stream, names = sk.per_thread_stream(), ("cuda.core", "cuda.bindings", "numba", "warp")
-    return lambda: [stream.to(name) for name in (*names, "tvm_ffi")]
+    stream = sk.default_stream(per_thread=True)
+    names = ("cuda.core", "cuda.bindings", "numba", "warp", "tvm_ffi")
+    return lambda: [stream.to(name) for name in names]
 
 
 @operation

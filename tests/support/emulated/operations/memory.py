@@ -45,7 +45,7 @@ def keep_on_a_foreign_stream(undo):
 
 @operation
 def keep_on_the_default_streams(undo):
-    legacy, per_thread = sk.default_stream(), sk.per_thread_stream()
+    legacy, per_thread = sk.default_stream(), sk.default_stream(per_thread=True)
     held(undo, 1, 2)
     return lambda: (legacy.keep(1), per_thread.keep(2))
 

@@ -53,7 +53,7 @@ def record_in_a_foreign_event(undo):
 
 @operation
 def record_on_the_default_streams(undo):
-    legacy, per_thread = sk.default_stream(), sk.per_thread_stream(1)
+    legacy, per_thread = sk.default_stream(), sk.default_stream(1, per_thread=True)
     return lambda: (legacy.record(), per_thread.record())
 
 
@@ -167,14 +167,14 @@ def wait_between_foreign_streams(undo):
 
 @operation
 def wait_for_the_default_streams(undo):
-    stream, legacy, per_thread = fresh(), sk.default_stream(), sk.per_thread_stream()
+    stream, legacy, per_thread = fresh(), sk.default_stream(), sk.default_stream(per_thread=True)
     return lambda: (stream.wait(legacy), stream.wait(per_thread))
 
 
 @operation
 def the_default_streams_wait(undo):
-    stream, legacy, per_thread = fresh(), sk.default_stream(1), sk.per_thread_stream(1)
-    return lambda: (legacy.wait(stream), per_thread.wait(stream))
+    stream, *both = fresh(), sk.default_stream(1), sk.default_stream(1, per_thread=True)
+    return lambda: [one.wait(stream) for one in both]
 
 
 @operation

@@ -133,12 +133,12 @@ def default_stream_of_another_context(undo):
 
 @operation
 def per_thread_stream(undo):
-    return sk.per_thread_stream
+    return lambda: sk.default_stream(per_thread=True)
 
 
 @operation
 def per_thread_stream_of_the_other_device(undo):
-    return lambda: sk.per_thread_stream(1)
+    return lambda: sk.default_stream(1, per_thread=True)
 
 
 @operation(ends=True)
@@ -179,7 +179,7 @@ def priority(undo):
 
 @operation
 def priority_of_the_per_thread_stream(undo):
-    stream = sk.per_thread_stream()
+    stream = sk.default_stream(per_thread=True)
     return lambda: stream.priority
 
 
@@ -191,7 +191,7 @@ def is_capturing(undo):
 
 @operation
 def is_capturing_of_the_per_thread_stream(undo):
-    stream = sk.per_thread_stream()
+    stream = sk.default_stream(per_thread=True)
     return lambda: stream.is_capturing
 
 
@@ -231,7 +231,7 @@ def done(undo):
 
 @operation
 def done_of_the_default_streams(undo):
-    legacy, per_thread = sk.default_stream(), sk.per_thread_stream()
+    legacy, per_thread = sk.default_stream(), sk.default_stream(per_thread=True)
     return lambda: (legacy.done, per_thread.done)
 
 
@@ -255,7 +255,7 @@ def sync_in_vain(undo):
 
 @operation
 def sync_the_per_thread_stream(undo):
-    return sk.per_thread_stream().sync
+    return sk.default_stream(per_thread=True).sync
 
 
 @operation
