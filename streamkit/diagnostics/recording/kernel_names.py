@@ -19,6 +19,7 @@ _OPERATIONS = {row.name: re.compile(row.operation) for row in registry.LIBRARIES
 # NCCL is not in the registry, because it works on the streams of the library that uses it.
 _KERNELS["nccl"] = re.compile(r"^nccl\w*Kernel")
 _OPERATIONS["nccl"] = re.compile(r"^nccl(?:Sym)?(?:Dev)?Kernel_([A-Za-z]+)")
+_LONG = 60  # characters of a name, beyond which its template arguments hide what is around it
 
 
 def library_of_kernel(name: str) -> str | None:
@@ -37,8 +38,10 @@ def operation(name: str, library: str | None) -> str:
 
 
 def short(name: str) -> str:
-    """Return a kernel's name without the namespaces and tags of C++."""
-    return re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
+    """Return a kernel's name without the namespaces and tags of C++, and no long arguments."""
+    found = re.sub(r"\(anonymous namespace\)::|\b\w+::|\[abi:\w+\]", "", in_one_line(name))
+    found = re.sub(r"^enable_if<.*?>::type ", "", found)  # the type of the result
+    return re.sub(r"(?<=\w)<.*>", "<...>", found) if len(found) > _LONG else found
 
 
 @functools.lru_cache(maxsize=4096)
