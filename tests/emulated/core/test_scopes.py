@@ -279,25 +279,54 @@ assert int(driver.cuCtxGetCurrent()[1]) == one.context
 """)
 
 
+# A CUDA runtime: where no context is current, it is on the device that it was last set to.
+RUNTIME = """
+
+from cuda.bindings import driver
+from streamkit.protocols import OwnDevice
+
+was_set = [0]
+
+def current_device():
+    has_context = int(driver.cuCtxGetCurrent()[1])
+    return int(driver.cuCtxGetDevice()[1]) if has_context else was_set[0]
+
+def set_device(device):
+    was_set[0] = device
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(device)[1])
+
+def own_device():
+    return OwnDevice(current_device, lambda one: current_device() == one or set_device(one))
+"""
+
+
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("way", ["one", "nested", "set"])
-def test_a_thread_without_a_context_is_on_device_0_again(program, monkeypatch, devices, way):
-    # With none the runtime, whose own device nobody here can ask, would say that it is on device 1
-    # still, and launch on device 0. With a single device there is no other to be on.
+@pytest.mark.parametrize(
+    "way", ["with one: pass", "toya.set_device(last)", "driver.cuCtxSetCurrent(one.context)"]
+)
+def test_a_scope_leaves_no_context_current_where_none_was(program, monkeypatch, devices, way):
     monkeypatch.setenv("EMULATED_DEVICES", str(devices))
-    program(f"""
-zero, one = sk.new_stream(0), sk.new_stream({devices} - 1)
-for scope in (one if "{way}" == "one" else zero, sk.use(zero, ordered=True)):
-    assert int(driver.cuCtxGetCurrent()[1]) == 0
+    program(
+        f"""
+import toyb, streamkit_toya as toya
+last = {devices} - 1
+zero, one = sk.new_stream(0), sk.new_stream(last)
+def place():
+    return int(driver.cuCtxGetCurrent()[1]), toya.current_device()
+for scope in (one, zero, sk.use(zero, ordered=True), sk.use(one, libraries=["toyb"])):
+    assert place() == (0, 0)
     with scope:
-        if "{way}" == "nested":
-            with one:
-                pass
-        if "{way}" == "set":
-            driver.cuCtxSetCurrent(one.context)
-    assert int(driver.cuCtxGetCurrent()[1]) == (zero.context if {devices} > 1 else 0)
-    driver.cuCtxSetCurrent(0)
-""")
+        {way}
+    assert place() == (0, 0), "a runtime that is on no context's device launches on another"
+toya.set_device(last)
+driver.cuCtxSetCurrent(0)
+assert place() == (0, last), "control"
+with zero:
+    toya.set_device(0)
+assert place() == (0, last)
+""",
+        toya=RUNTIME,
+    )
 
 
 def test_a_device_that_nobody_uses_is_not_given_a_context(program):
