@@ -244,6 +244,31 @@ def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
     assert names == (outcome == "failed" and "TakesNoNotes" not in ends)
 
 
+def test_an_analysis_that_fails_raises_its_own_error_after_that_of_the_test(run):
+    result = run(
+        """
+        import pytest
+        from streamkit.diagnostics.races.host_recorder import RaceRecorder
+
+        @pytest.fixture(autouse=True)
+        def fails(monkeypatch):
+            monkeypatch.setattr(RaceRecorder, "given_as", lambda *_: {}["of the analysis"])
+
+        def test_one(): pass
+
+        def test_two(): raise KeyError("its own")
+
+        def test_three(): pytest.skip("its own")
+        """,
+        "--streamkit-races",
+    )
+    result.assert_outcomes(failed=2, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["E  *KeyError: 'of the analysis'", "E  *KeyError: 'its own'", "E  *'of the analysis'"]
+    )
+    result.stdout.no_fnmatch_line("*ScopeError*")  # of a report that was not made
+
+
 def test_races_are_looked_for_only_if_asked(run):
     result = run(RACES, "--streamkit-seeds=2")
     result.assert_outcomes(passed=5, failed=1, skipped=1)
