@@ -518,6 +518,20 @@ def test_an_event_does_not_ask_a_handle_of_which_one_of_two_owners_has_closed(cl
     assert event.done
 
 
+def test_an_owner_that_is_a_stream_of_another_handle_is_not_a_closed_one(warp):
+    owner, raw = Owner(), make_stream()
+    alive, stream = weakref.ref(owner), sk.from_handle(raw, owner=owner)
+    del owner
+    before = warp.Stream("cuda:0")
+    with warp.ScopedStream(before, sync_enter=False), sk.use(stream, ordered=True):
+        gc.collect()
+    assert alive() is not None
+    del stream
+    gc.collect()
+    assert alive() is None
+    destroy_stream(raw)
+
+
 @pytest.mark.parametrize("wrap", [sk.from_handle, lambda raw, **at: sk.wrap(Foreign(raw), **at)])
 def test_the_device_of_a_stream_first_seen_while_it_captures_is_checked(wrap):
     raw = make_stream()
