@@ -370,7 +370,7 @@ def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
 
     A stream of cuda.core lives as long as any of its objects, such as the queue's own.
     """
-    for owner in () if queue.permanent else (queue.owner, native):
+    for owner in () if queue.permanent or queue.is_default else (queue.owner, native):
         if owner is None or (queue.core is not None and isinstance(owner, type(queue.core))):
             continue
         if identity.has_closed(owner, queue):

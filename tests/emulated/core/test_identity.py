@@ -417,15 +417,22 @@ assert alive() is None
     )
 
 
-def test_the_owner_given_for_a_default_stream_is_kept():
-    owner = Foreign(0)
-    alive, stream = weakref.ref(owner), sk.from_handle(0, owner=owner)
+@pytest.mark.parametrize(("make_owner", "make"), [(lambda: Foreign(0), int), (Owner, make_stream)])
+def test_an_owner_of_a_default_or_another_stream_is_kept_and_not_taken_for_closed(
+    warp, make_owner, make
+):
+    owner, raw = make_owner(), make()
+    alive, stream = weakref.ref(owner), sk.from_handle(raw, owner=owner)
     del owner
-    gc.collect()
+    before = warp.Stream("cuda:0")
+    with warp.ScopedStream(before, sync_enter=False), sk.use(stream, ordered=True):
+        gc.collect()
     assert alive() is not None
     del stream
     gc.collect()
     assert alive() is None
+    if raw:
+        destroy_stream(raw)
 
 
 # -- the library's own object -----------------------------------------------------------------
@@ -516,20 +523,6 @@ def test_an_event_does_not_ask_a_handle_of_which_one_of_two_owners_has_closed(cl
     owner.handle = 0
     destroy_stream(raw)
     assert event.done
-
-
-def test_an_owner_that_is_a_stream_of_another_handle_is_not_a_closed_one(warp):
-    owner, raw = Owner(), make_stream()
-    alive, stream = weakref.ref(owner), sk.from_handle(raw, owner=owner)
-    del owner
-    before = warp.Stream("cuda:0")
-    with warp.ScopedStream(before, sync_enter=False), sk.use(stream, ordered=True):
-        gc.collect()
-    assert alive() is not None
-    del stream
-    gc.collect()
-    assert alive() is None
-    destroy_stream(raw)
 
 
 @pytest.mark.parametrize("wrap", [sk.from_handle, lambda raw, **at: sk.wrap(Foreign(raw), **at)])

@@ -244,18 +244,6 @@ assert streamkit_toyb.current_device() == 7
     )
 
 
-def test_with_one_device_no_library_is_asked_for_its_own(program, monkeypatch):
-    monkeypatch.setenv("EMULATED_DEVICES", "1")
-    program(
-        """
-import toya
-with sk.new_stream():
-    pass
-""",
-        toya="def own_device(): raise AssertionError\n",
-    )
-
-
 def test_the_device_is_put_back_after_a_library_that_changes_it(program):
     program("""
 import toya
@@ -277,7 +265,7 @@ RUNTIME = """
 from cuda.bindings import driver
 from streamkit.protocols import OwnDevice
 
-was_set = [0]
+was_set, offered = [0], []
 
 def current_device():
     has_context = int(driver.cuCtxGetCurrent()[1])
@@ -288,6 +276,7 @@ def set_device(device):
     driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(device)[1])
 
 def own_device():
+    offered.append(1)
     return OwnDevice(current_device, lambda one: current_device() == one or set_device(one))
 """
 
@@ -319,6 +308,7 @@ assert place() == (0, last), "control"
 with zero:
     toya.set_device(0)
 assert place() == (0, last)
+assert len(toya.offered) == last, "where there is one device, nobody is asked for it"
 """,
         toya=RUNTIME,
     )
@@ -364,41 +354,32 @@ def bind(stream):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_every_library_is_looked_at_however_many(program, count):
+def test_the_context_and_every_library_are_looked_at_however_many(program, count):
     names = [f"toy{letter}" for letter in "abcde"[:count]]
     program(
         f"""
 import {", ".join(names)}
 libraries = [{", ".join(names)}]
-stream, elsewhere = sk.new_stream(), sk.new_stream()
+stream, elsewhere, there = sk.new_stream(), sk.new_stream(), sk.new_stream(1)
+def place():
+    return int(driver.cuCtxGetCurrent()[1]), current_handles(*libraries)
 with stream:
-    for library in libraries:
+    here = place()
+    assert here == (stream.context, [stream.handle] * {count})
+    for library in [None, *libraries]:
         with stream:
-            library.set_current_stream(elsewhere.to(library.__name__))
+            if library is None:
+                driver.cuCtxSetCurrent(there.context)
+            else:
+                library.set_current_stream(elsewhere.to(library.__name__))
+            moved = place()
             with stream:
-                assert current_handles(*libraries) == [stream.handle] * {count}
-            assert current_handles(library) == [elsewhere.handle]
-        assert current_handles(*libraries) == [stream.handle] * {count}
-assert current_handles(*libraries) == [0] * {count}
+                assert place() == here != moved
+            assert place() == moved
+        assert place() == here
+assert place() == (0, [0] * {count})
 """,
         **dict.fromkeys(names, LOOKS),
-    )
-
-
-def test_the_context_is_put_back_if_nothing_else_was_moved(program):
-    program(
-        """
-import toya
-stream, other = sk.new_stream(0), sk.new_stream(1)
-with stream:
-    with stream:
-        driver.cuCtxSetCurrent(other.context)
-        with stream:
-            assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-        assert int(driver.cuCtxGetCurrent()[1]) == other.context
-    assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-""",
-        toya=LOOKS,
     )
 
 

@@ -52,33 +52,22 @@ assert not {"streamkit.testing._scheduler", "streamkit.diagnostics"} & set(sys.m
 # -- the fixture streamkit_stream --------------------------------------------------------------
 
 
-def test_a_stream_is_fresh_named_and_closed_afterwards(run):
+def test_a_stream_is_fresh_and_named_and_closed_afterwards_when_its_work_has_run(run):
     result = run("""
         import streamkit
 
-        streams = []
+        streams, seen = [], []
 
         def test_one(streamkit_stream):
             stream = streamkit_stream
             assert isinstance(stream, streamkit.Stream)
             assert (stream.device, stream.name, stream.closed) == ("cpu", "test_one", False)
+            stream.submit(seen.append, 1)
             streams.append(stream)
 
         def test_two(streamkit_stream):
             assert streamkit_stream is not streams[0]
             assert streams[0].closed
-        """)
-    result.assert_outcomes(passed=2)
-
-
-def test_work_that_is_left_runs_before_the_test_ends(run):
-    result = run("""
-        seen = []
-
-        def test_one(streamkit_stream):
-            streamkit_stream.submit(seen.append, 1)
-
-        def test_two():
             assert seen == [1]
         """)
     result.assert_outcomes(passed=2)
