@@ -9,6 +9,7 @@ import pytest
 
 from streamkit import testing
 from streamkit._cuda import driver  # there is no device
+from streamkit.diagnostics.races.host_recorder import RaceRecorder  # made to fail here
 from support.programs import python
 
 pytest_plugins = ["pytester"]
@@ -113,15 +114,11 @@ MISSING_WAIT = """
     """
 
 
-def test_a_missing_wait_fails_under_some_of_the_seeds(run):
-    result = run(MISSING_WAIT.format(wait="pass"))
-    result.assert_outcomes(failed=5, passed=5)
-    result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
-
-
-def test_a_seed_can_be_repeated(run):
-    result = run(MISSING_WAIT.format(wait="pass"), "--streamkit-seed=0", "--streamkit-seed=1")
-    result.assert_outcomes(failed=1, passed=1)
+@pytest.mark.parametrize("seeds", [range(10), (0, 1)])
+def test_a_missing_wait_fails_under_half_of_the_seeds_all_or_those_to_be_repeated(run, seeds):
+    options = [f"--streamkit-seed={seed}" for seed in seeds if len(seeds) == 2]
+    result = run(MISSING_WAIT.format(wait="pass"), *options)
+    result.assert_outcomes(failed=len(seeds) // 2, passed=len(seeds) // 2)
     result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
 
 
@@ -233,24 +230,16 @@ def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
     assert names == (outcome == "failed" and "TakesNoNotes" not in ends)
 
 
-def test_an_analysis_that_fails_raises_its_own_error_after_that_of_the_test(run):
-    result = run(
-        """
+def test_an_analysis_that_fails_raises_its_own_error_after_that_of_the_test(run, monkeypatch):
+    monkeypatch.setattr(RaceRecorder, "given_as", lambda *_: {}["of the analysis"])
+    tests = """
         import pytest
-        from streamkit.diagnostics.races.host_recorder import RaceRecorder
-
-        @pytest.fixture(autouse=True)
-        def fails(monkeypatch):
-            monkeypatch.setattr(RaceRecorder, "given_as", lambda *_: {}["of the analysis"])
 
         def test_one(): pass
-
         def test_two(): raise KeyError("its own")
-
         def test_three(): pytest.skip("its own")
-        """,
-        "--streamkit-races",
-    )
+        """
+    result = run(tests, "--streamkit-races")
     result.assert_outcomes(failed=2, skipped=1)
     result.stdout.fnmatch_lines(
         ["E  *KeyError: 'of the analysis'", "E  *KeyError: 'its own'", "E  *'of the analysis'"]
