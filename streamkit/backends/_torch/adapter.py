@@ -259,7 +259,7 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 # other device makes torch forget the remembered one.
 # If the device has a context by now, that becomes current, as when torch needs the device.
 def own_device() -> OwnDevice:
-    return OwnDevice(_get_device, _set_device)
+    return OwnDevice(_get_device, lambda device: _get_device() == device or _set_device(device))
 
 
 # -- capture ----------------------------------------------------------------------------------
