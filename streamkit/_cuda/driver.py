@@ -189,15 +189,6 @@ def primary_is_active(device: int) -> bool:
     return bool(ask("cuDevicePrimaryCtxGetState", device)[1])
 
 
-def default_context() -> int:
-    """Return the context to restore in a thread that had none: of several devices, device 0's.
-
-    Without a context, a runtime that was on another device says that it still is, and launches on
-    device 0. The answer is 0, for none, until something uses device 0, whose context costs memory.
-    """
-    return primary_context(0) if device_count() > 1 and primary_is_active(0) else 0
-
-
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
     call_in(context, ask, "cuCtxSynchronize")

@@ -366,7 +366,7 @@ def owners_of(queue: QueueRecord) -> list[object] | None:
     return owners
 
 
-def owns(owner: object, queue: QueueRecord) -> bool:
+def owns(owner: object, queue: Queue) -> bool:
     """Whether the owner is a library's stream that still has the queue's handle."""
     try:
         return registry.extract(owner)[0].handle == queue.handle
@@ -426,7 +426,7 @@ def closable(queue: QueueRecord) -> Closable | None:
     return Closable(queue, adapter)
 
 
-def has_closed(owner: object, queue: QueueRecord) -> bool:
+def has_closed(owner: object, queue: Queue) -> bool:
     """Whether the owner is a stream that has given up the handle; other owners cannot tell."""
     is_stream = type(owner) in registry.stream_types or registry.speaks_protocol(owner)
     return is_stream and not owns(owner, queue)

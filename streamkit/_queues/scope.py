@@ -284,9 +284,8 @@ class CudaScope:
 
     def set_context(self, lost: list[str], context: int | None = None) -> None:
         """Make the stream's context current, or another; 0 for none."""
-        wanted = self.plan.context if context is None else context
         try:
-            driver.set_context(wanted or driver.default_context())
+            driver.set_context(self.plan.context if context is None else context)
         except errors.StreamKitError as error:
             place = "of" if context is None else "before"
             lost.append(f"the device {place} {self.stream!r} ({error})")
@@ -300,6 +299,8 @@ class CudaScope:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
+        if devices and not context:  # a device put back has a context, which is current now
+            self.set_context(lost, context)
 
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None
@@ -369,7 +370,7 @@ def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
 
     A stream of cuda.core lives as long as any of its objects, such as the queue's own.
     """
-    for owner in () if queue.permanent else (queue.owner, native):
+    for owner in () if queue.permanent or queue.is_default else (queue.owner, native):
         if owner is None or (queue.core is not None and isinstance(owner, type(queue.core))):
             continue
         if identity.has_closed(owner, queue):

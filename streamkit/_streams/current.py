@@ -136,9 +136,8 @@ def assert_one_queue(*, libraries: Iterable[str] | None = None) -> None:
     streams = current_streams()
     if chosen is not None:
         streams = {name: stream for name, stream in streams.items() if name in chosen}
-    scope = open_scopes.innermost_on(
-        host=False
-    )  # of which a library loaded inside it knows nothing
+    # a library that was loaded inside the scope knows nothing of it
+    scope = open_scopes.innermost_on(host=False)
     if chosen is None and scope is not None and scope.device_id == driver.current_device():
         streams["the scope"] = scope
     if len(set(streams.values())) > 1:

@@ -35,7 +35,10 @@ def from_handle(handle: int, *, device: object = None, owner: object = None) -> 
         )
     if not 0 <= handle < 2**64:
         raise ValueError(f"a stream handle lies between 0 and 2**64 - 1, not {handle}.")
-    queue = identity.identify(Queue(int(handle), devices.ordinal_of(device), owner))
+    found = Queue(int(handle), devices.ordinal_of(device), owner)
+    if owner is not None and identity.has_closed(owner, found):  # a stream of another handle,
+        found.owner = owner = (owner,)  # which cannot tell when this one ends
+    queue = identity.identify(found)
     if owner is not None and queue.owner is not owner:  # a default stream, or an owned one
         queue = identity.younger_record(queue, owner)
     stream = CudaStream(None, None)

@@ -70,7 +70,7 @@ class Calls:
 def made(folder):
     """Return calls; skip the test where there is no compiler or no recorder."""
     try:
-        recorder._load()
+        recorder.load()
         return Calls(folder)
     except (build.CannotBuildError, recorder.NoCallbacksError):
         return pytest.skip("the recorder in C needs a compiler here")

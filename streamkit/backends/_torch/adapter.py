@@ -224,7 +224,7 @@ def bind(stream: Any) -> Binding:
                 _set(*before)
             else:  # the context is this device's, but torch's own device is another: see below
                 _set(*before[0])
-                _restore_device(before[1])
+                _set_device(before[1])
 
     else:  # at half the cost
         save = functools.partial(_get, device)
@@ -257,17 +257,9 @@ def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> 
 # When torch puts back a device without a context, torch makes none, but remembers the device until
 # a call needs it. Meanwhile another device's context stays current, and setting a stream of that
 # other device makes torch forget the remembered one.
+# If the device has a context by now, that becomes current, as when torch needs the device.
 def own_device() -> OwnDevice:
-    return OwnDevice(_get_device, _restore_device)
-
-
-def _restore_device(device: int) -> None:
-    """Make a device torch's current one, as torch itself puts devices back.
-
-    If the device has a context by now, the context becomes current, as when torch needs the device.
-    """
-    if _get_device() != device:
-        _set_device(device)
+    return OwnDevice(_get_device, lambda device: _get_device() == device or _set_device(device))
 
 
 # -- capture ----------------------------------------------------------------------------------

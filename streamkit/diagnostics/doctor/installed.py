@@ -17,6 +17,7 @@ from streamkit._support.living_processes import SETTING
 from streamkit._support.messages import DISTRIBUTION
 from streamkit.diagnostics.doctor import toolkit
 from streamkit.diagnostics.doctor.report import LibraryReport
+from streamkit.diagnostics.recording import recorder
 from streamkit.protocols import Finding, installed
 from streamkit.protocols.adapters import traits_of
 from streamkit.protocols.installed import CPU, Package, major_of
@@ -286,6 +287,16 @@ class Installed:
                 "cannot be found; all else works without it",
                 f"Install it: {toolkit.install_line('cupti', served)}",
             )
+        try:
+            recorder.load()
+        except recorder.NoCallbacksError as error:
+            if sys.platform == "linux":  # elsewhere there is none
+                yield Finding(
+                    "no-recorder",
+                    "the recorder in C, through which audit(), races() and assert_follows() see "
+                    "what runs, cannot be loaded; all else works without it",
+                    f"Install {DISTRIBUTION} again: {error}.",
+                )
         for name, package in self.packages.items():
             needs = _ROWS[name].compiles_with if name in _ROWS else None
             if needs is None or package.cuda in (None, CPU):

@@ -116,7 +116,7 @@ class Subscription:
         """
         with self._lock:
             if not self._listeners:
-                self._begin(_find(), _load())
+                self._begin(_find(), load())
             found = Listener(self.count, of_launches, notice)
             self._listeners.append(found)
             self._tell_of_wishes()
@@ -256,7 +256,7 @@ def driver_functions() -> list[Any]:
 
 
 @functools.cache
-def _load() -> Any:
+def load() -> Any:
     """Return the recorder; NoCallbacksError without it."""
     try:
         recorder = ctypes.CDLL(str(_FILE))
@@ -279,7 +279,7 @@ def _load() -> Any:
 @functools.cache
 def has_lines() -> bool:
     """Whether the recorder finds the frames of this Python, whose places it is told of here."""
-    recorder, offsets, api = _load(), frames.layout(), ctypes.pythonapi
+    recorder, offsets, api = load(), frames.layout(), ctypes.pythonapi
     if offsets is None:
         return False
     given = struct.pack(

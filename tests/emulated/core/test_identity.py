@@ -417,15 +417,22 @@ assert alive() is None
     )
 
 
-def test_the_owner_given_for_a_default_stream_is_kept():
-    owner = Foreign(0)
-    alive, stream = weakref.ref(owner), sk.from_handle(0, owner=owner)
+@pytest.mark.parametrize(("make_owner", "make"), [(lambda: Foreign(0), int), (Owner, make_stream)])
+def test_an_owner_of_a_default_or_another_stream_is_kept_and_not_taken_for_closed(
+    warp, make_owner, make
+):
+    owner, raw = make_owner(), make()
+    alive, stream = weakref.ref(owner), sk.from_handle(raw, owner=owner)
     del owner
-    gc.collect()
+    before = warp.Stream("cuda:0")
+    with warp.ScopedStream(before, sync_enter=False), sk.use(stream, ordered=True):
+        gc.collect()
     assert alive() is not None
     del stream
     gc.collect()
     assert alive() is None
+    if raw:
+        destroy_stream(raw)
 
 
 # -- the library's own object -----------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import emulator
 import streamkit as sk
 from support.emulated.toys import FAILS, FORGETS, INTERRUPTED, REFUSES, TRACKS, program
-from support.gpu.raw import check, current_context, destroy_stream, driver, held, idle, make_stream
+from support.gpu.raw import check, current_context, destroy_stream, driver, held, make_stream
 
 pytestmark = pytest.mark.versions
 
@@ -82,7 +82,7 @@ stream = sk.new_stream(1)
 for scope in (stream, sk.use(stream)):
     assert "enough" in str(error_of({error}, scope.__enter__))
     assert current_handles({names}) == [0] * {count}
-    assert int(driver.cuCtxGetDevice()[1]) == 0
+    assert int(driver.cuCtxGetCurrent()[1]) == 0
     assert "not open" in str(error_of(sk.errors.ScopeError, scope.__exit__, None, None, None))
 others = [{names}]
 fails = others.pop({odd})
@@ -94,21 +94,28 @@ with sk.use(stream, libraries=[library.__name__ for library in others]):
     )
 
 
+@pytest.mark.parametrize("ends", ["error", "interrupt"])
 @pytest.mark.parametrize("scope", ["stream", "sk.use(stream)"])
 @pytest.mark.parametrize(("count", "odd"), ONE_OF)
-def test_a_library_that_cannot_be_restored_does_not_keep_the_others(program, scope, count, odd):
+def test_a_library_that_cannot_be_restored_does_not_keep_the_others(
+    program, scope, count, odd, ends
+):
     names = ", ".join(toys(count))
     program(
         f"""
 import {names}
-stream = sk.new_stream(1)
-told = str(error_of(sk.errors.ScopeError, nothing_inside, {scope}))
-assert "{list(toys(count))[odd]} (ValueError: " in told, told
-assert told.count("ValueError") == 1, told
-assert current_handles({names}) == [stream.handle if i == {odd} else 0 for i in range({count})]
-assert int(driver.cuCtxGetDevice()[1]) == 0
+stream, left = sk.new_stream(1), [0] * {count}
+if "{ends}" == "error":
+    told = str(error_of(sk.errors.ScopeError, nothing_inside, {scope}))
+    assert "{list(toys(count))[odd]} (ValueError: " in told, told
+    assert told.count("ValueError") == 1, told
+    left[{odd}] = stream.handle
+else:
+    error_of(KeyboardInterrupt, nothing_inside, {scope})
+assert current_handles({names}) == left
+assert int(driver.cuCtxGetCurrent()[1]) == 0
 """,
-        **toys(count, odd, FORGETS),
+        **toys(count, odd, FORGETS if ends == "error" else INTERRUPTED),
     )
 
 
@@ -165,21 +172,6 @@ with stream:
         toya=CANNOT_SET,
         toyb=LOOKS,
         toyc=LOOKS,
-    )
-
-
-@pytest.mark.parametrize(("count", "odd"), ONE_OF)
-def test_an_interrupt_while_libraries_are_restored_comes_when_all_are(program, count, odd):
-    names = ", ".join(toys(count))
-    program(
-        f"""
-import {names}
-stream = sk.new_stream(1)
-error_of(KeyboardInterrupt, nothing_inside, sk.use(stream))
-assert current_handles({names}) == [0] * {count}
-assert int(driver.cuCtxGetDevice()[1]) == 0
-""",
-        **toys(count, odd, INTERRUPTED),
     )
 
 
@@ -252,18 +244,6 @@ assert streamkit_toyb.current_device() == 7
     )
 
 
-def test_with_one_device_no_library_is_asked_for_its_own(program, monkeypatch):
-    monkeypatch.setenv("EMULATED_DEVICES", "1")
-    program(
-        """
-import toya
-with sk.new_stream():
-    pass
-""",
-        toya="def own_device(): raise AssertionError\n",
-    )
-
-
 def test_the_device_is_put_back_after_a_library_that_changes_it(program):
     program("""
 import toya
@@ -279,35 +259,59 @@ assert int(driver.cuCtxGetCurrent()[1]) == one.context
 """)
 
 
+# A CUDA runtime: where no context is current, it is on the device that it was last set to.
+RUNTIME = """
+
+from cuda.bindings import driver
+from streamkit.protocols import OwnDevice
+
+was_set, offered = [0], []
+
+def current_device():
+    has_context = int(driver.cuCtxGetCurrent()[1])
+    return int(driver.cuCtxGetDevice()[1]) if has_context else was_set[0]
+
+def set_device(device):
+    was_set[0] = device
+    driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(device)[1])
+
+def own_device():
+    offered.append(1)
+    return OwnDevice(current_device, lambda one: current_device() == one or set_device(one))
+"""
+
+
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("way", ["one", "nested", "set"])
-def test_a_thread_without_a_context_is_on_device_0_again(program, monkeypatch, devices, way):
-    # With none the runtime, whose own device nobody here can ask, would say that it is on device 1
-    # still, and launch on device 0. With a single device there is no other to be on.
+@pytest.mark.parametrize(
+    "way", ["with one: pass", "toya.set_device(last)", "driver.cuCtxSetCurrent(one.context)"]
+)
+def test_a_scope_leaves_no_context_current_where_none_was(program, monkeypatch, devices, way):
     monkeypatch.setenv("EMULATED_DEVICES", str(devices))
-    program(f"""
-zero, one = sk.new_stream(0), sk.new_stream({devices} - 1)
-for scope in (one if "{way}" == "one" else zero, sk.use(zero, ordered=True)):
-    assert int(driver.cuCtxGetCurrent()[1]) == 0
-    with scope:
-        if "{way}" == "nested":
-            with one:
-                pass
-        if "{way}" == "set":
-            driver.cuCtxSetCurrent(one.context)
-    assert int(driver.cuCtxGetCurrent()[1]) == (zero.context if {devices} > 1 else 0)
-    driver.cuCtxSetCurrent(0)
-""")
-
-
-def test_a_device_that_nobody_uses_is_not_given_a_context(program):
-    program("""
-stream = sk.new_stream(1)
-with stream:
+    program(
+        f"""
+last = {devices} - 1
+with sk.new_stream(last) as one:
     pass
-assert int(driver.cuCtxGetCurrent()[1]) == 0
-assert driver.cuDevicePrimaryCtxGetState(0)[2] == 0
-""")
+assert driver.cuDevicePrimaryCtxGetState(0)[2] == (not last), "a device that nobody uses"
+import toyb, streamkit_toya as toya
+zero = sk.new_stream(0)
+def place():
+    return int(driver.cuCtxGetCurrent()[1]), toya.current_device()
+for scope in (one, zero, sk.use(zero, ordered=True), sk.use(one, libraries=["toyb"])):
+    assert place() == (0, 0)
+    with scope:
+        {way}
+    assert place() == (0, 0), "a runtime that is on no context's device launches on another"
+toya.set_device(last)
+driver.cuCtxSetCurrent(0)
+assert place() == (0, last), "control"
+with zero:
+    toya.set_device(0)
+assert place() == (0, last)
+assert len(toya.offered) == last, "where there is one device, nobody is asked for it"
+""",
+        toya=RUNTIME,
+    )
 
 
 def test_only_the_named_libraries_are_moved(program):
@@ -350,41 +354,32 @@ def bind(stream):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_every_library_is_looked_at_however_many(program, count):
+def test_the_context_and_every_library_are_looked_at_however_many(program, count):
     names = [f"toy{letter}" for letter in "abcde"[:count]]
     program(
         f"""
 import {", ".join(names)}
 libraries = [{", ".join(names)}]
-stream, elsewhere = sk.new_stream(), sk.new_stream()
+stream, elsewhere, there = sk.new_stream(), sk.new_stream(), sk.new_stream(1)
+def place():
+    return int(driver.cuCtxGetCurrent()[1]), current_handles(*libraries)
 with stream:
-    for library in libraries:
+    here = place()
+    assert here == (stream.context, [stream.handle] * {count})
+    for library in [None, *libraries]:
         with stream:
-            library.set_current_stream(elsewhere.to(library.__name__))
+            if library is None:
+                driver.cuCtxSetCurrent(there.context)
+            else:
+                library.set_current_stream(elsewhere.to(library.__name__))
+            moved = place()
             with stream:
-                assert current_handles(*libraries) == [stream.handle] * {count}
-            assert current_handles(library) == [elsewhere.handle]
-        assert current_handles(*libraries) == [stream.handle] * {count}
-assert current_handles(*libraries) == [0] * {count}
+                assert place() == here != moved
+            assert place() == moved
+        assert place() == here
+assert place() == (0, [0] * {count})
 """,
         **dict.fromkeys(names, LOOKS),
-    )
-
-
-def test_the_context_is_put_back_if_nothing_else_was_moved(program):
-    program(
-        """
-import toya
-stream, other = sk.new_stream(0), sk.new_stream(1)
-with stream:
-    with stream:
-        driver.cuCtxSetCurrent(other.context)
-        with stream:
-            assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-        assert int(driver.cuCtxGetCurrent()[1]) == other.context
-    assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-""",
-        toya=LOOKS,
     )
 
 
@@ -427,11 +422,12 @@ with one:
     with zero:
         assert int(driver.cuCtxGetCurrent()[1]) == zero.context
     assert int(driver.cuCtxGetCurrent()[1]) == one.context
-assert int(driver.cuCtxGetDevice()[1]) == 0
+assert int(driver.cuCtxGetCurrent()[1]) == 0
 import streamkit_toyb
 assert len(streamkit_toyb.asked) == 4
 sys.path[:0] = PATHS
 import emulator
+driver.cuCtxSetCurrent(zero.context)
 emulator.reset_calls()
 with zero:
     pass
@@ -480,18 +476,15 @@ def test_a_library_that_cannot_tell_the_context_does_no_harm(program):
 import toya
 zero, one = sk.new_stream(0), sk.new_stream(1)
 for stream in (zero, one):
-    try:
-        with stream:
-            assert int(driver.cuCtxGetCurrent()[1]) == stream.context
-            assert current_handles(toya) == [stream.handle]
-            driver.cuCtxSetCurrent((one if stream is zero else zero).context)
-    except sk.errors.ScopeError:
-        raise AssertionError("all was restored")
+    with stream:
+        assert int(driver.cuCtxGetCurrent()[1]) == stream.context
+        assert current_handles(toya) == [stream.handle]
+        driver.cuCtxSetCurrent((one if stream is zero else zero).context)
     import streamkit_toya
     assert streamkit_toya.left == [stream.context], "it was restored on another device"
     streamkit_toya.left.clear()
     assert current_handles(toya) == [0]
-    assert int(driver.cuCtxGetDevice()[1]) == 0
+    assert int(driver.cuCtxGetCurrent()[1]) == 0
 """,
         toya=CANNOT_TELL + NOTES_WHERE_IT_IS_LEFT,
     )
@@ -593,24 +586,17 @@ def blocking():
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_an_ordered_scope_waits_for_what_came_before(warp, gate, ordered):
+@pytest.mark.parametrize("first", ["what came before", "the scope"])
+def test_an_ordered_scope_waits_and_is_waited_for(warp, gate, ordered, first):
     previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
+    handles = previous.cuda_stream, stream.handle
     with warp.ScopedStream(previous, sync_enter=False):
-        gate.hold(previous.cuda_stream)
+        if first == "what came before":
+            gate.hold(handles[0])
         with sk.use(stream, ordered=ordered):
-            assert held(stream.handle) if ordered else idle(stream.handle)
-        gate.open()
-        stream.sync()
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_what_follows_waits_for_an_ordered_scope(warp, gate, ordered):
-    previous, stream = warp.Stream("cuda:0"), sk.new_stream(nonblocking=True)
-    with warp.ScopedStream(previous, sync_enter=False):
-        with sk.use(stream, ordered=ordered):
-            gate.hold(stream.handle)
-        handle = previous.cuda_stream
-        assert held(handle) if ordered else idle(handle)
+            if first == "the scope":
+                gate.hold(handles[1])
+        assert all(map(held, handles)) is ordered
         gate.open()
         stream.sync()
 
@@ -661,13 +647,7 @@ def test_what_a_nested_scope_moved_is_put_back(warp, again):
         assert native(warp.get_cuda_device(0).context) == stream.handle
         assert str(warp.get_device()) == "cuda:0"
         assert current_context() == stream.context
-
-
-@pytest.mark.parametrize("again", [lambda stream: stream, sk.use])
-def test_entering_again_moves_what_the_body_had_moved_away(warp, again):
-    stream, elsewhere = sk.new_stream(), warp.Stream("cuda:0")
-    with stream:
-        warp.set_stream(elsewhere, "cuda:0")
+        warp.set_stream(elsewhere, "cuda:0")  # entering again moves it
         with again(stream):
             assert warp.get_stream("cuda:0").cuda_stream == stream.handle
             sk.assert_one_queue()

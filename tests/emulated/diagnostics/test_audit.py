@@ -189,7 +189,7 @@ def test_calls_that_could_not_be_read_are_work_of_no_known_queue(cupti):
     s = sk.new_stream(name="mine")
     with sk.audit() as report:
         cupti.launch(s)
-        ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
+        ctypes.c_uint64.in_dll(recorder.load(), "recorder_lost").value = 1
     with pytest.raises(sk.errors.OneQueueError, match="could not be read: 1 on a whole device"):
         report.assert_one_queue(s)
 

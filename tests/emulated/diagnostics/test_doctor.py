@@ -20,7 +20,7 @@ __all__ = ["program"]  # the fixture
 
 INSTALLED = {  # what may be said of this environment, whichever it is
     "torch-cpu", "cuda-majors", "no-cuda-python", "old-library", "untested-library",
-    "no-nvrtc", "no-cuda-headers", "no-cupti",
+    "no-nvrtc", "no-cuda-headers", "no-cupti", "no-recorder",
 }  # fmt: skip
 # said of a build for the CPU and of CuPy on this driver, once a test before has imported them
 IMPORTED = {("no-cuda", "torch"), ("no-cuda", "cupy")}

@@ -673,7 +673,7 @@ def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, ar
 def test_calls_that_cannot_be_read_are_told(cupti, array):
     s = sk.new_stream("cuda")
     with sk.races() as report:
-        ctypes.c_uint64.in_dll(recorder._load(), "recorder_lost").value = 1
+        ctypes.c_uint64.in_dll(recorder.load(), "recorder_lost").value = 1
         cupti.fill(s, array)
     assert report.coverage.missed == ("calls of the driver that could not be read",)
 

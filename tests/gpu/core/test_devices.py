@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import streamkit as sk
-from support.gpu.raw import check, current_context, driver, held, idle, sync
+from support.gpu.raw import check, current_context, driver, held, idle, on_device, sync
 from support.libraries import cuda_devices
 
 pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
@@ -97,18 +97,38 @@ def test_torch_streams_of_the_other_device(subjects, gate):
     assert int(check(driver.cuCtxGetDevice())) == 0
 
 
-def test_a_thread_without_a_context_is_on_device_0_again(subjects):
-    torch = subjects("torch").torch
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_a_scope_leaves_no_context_current_and_the_runtimes_on_device_0(three, library):
+    torch, cupy = three["torch"].torch, three["cupy"].cupy
     there, y = sk.new_stream(1), torch.zeros(1000, device="cuda:1")
 
+    def move():  # the runtime goes to device 0, and is set to device 1 again
+        if library == "torch":
+            y.copy_(torch.ones(1000, device="cuda:0"))
+        else:
+            with cupy.cuda.Device(0):
+                cupy.ones(1000)
+
+    def places():
+        here = torch.cuda.current_device() if library == "torch" else cupy.cuda.runtime.getDevice()
+        return current_context(), here
+
     def work():
-        assert current_context() == 0  # nobody has used CUDA in this thread
-        x = torch.ones(1000, device="cuda:0")
-        check(driver.cuCtxSetCurrent(0))
+        assert places() == (0, 0)  # nobody has used CUDA in this thread
         with sk.use(there, ordered=True):
-            y.copy_(x, non_blocking=True)  # torch goes to device 0, and back to device 1
-        assert torch.cuda.current_device() == 0
-        return int(y.sum())  # a kernel of device 1, not launched on device 0
+            move()
+        assert places() == (0, 0)
+        if library == "torch":
+            assert float(y.sum()) == 1000  # a kernel of device 1, not launched on device 0
+        x = cupy.ones(1000)
+        assert (x.device.id, float(x.sum())) == (0, 1000)
+
+    def control():
+        with on_device(1):
+            move()
+        return places()
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(work).result() == 1000
+        pool.submit(work).result()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(control).result() == (0, 1)

@@ -125,36 +125,24 @@ assert place() == first
     assert found == dict.fromkeys(SCOPES, (0, ""))
 
 
-def test_device_0_is_given_no_context_by_a_scope_on_device_1():
+@pytest.mark.parametrize("run", ["work()", "threading.Thread(target=work).start()"])
+def test_device_0_is_given_no_context_by_a_scope_on_device_1(run):
+    """The thread has none of device 1 either."""
     need("torch")
     done = run_program(f"""{START}
-x = torch.ones(3, device="cuda:1")
-with sk.wrap(torch.cuda.Stream(1)):
-    x.add_(1)
-assert torch.cuda.current_device() == 0
-assert not has_context(0)
-assert place() == 0
-assert has_context(0)
-""")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_thread_without_a_context_is_on_its_device_again():
-    need("torch")
-    done = run_program(f"""{START}
-x = torch.ones(3, device="cuda:1")
-found = []
+x, stream = torch.ones(3, device="cuda:1"), sk.wrap(torch.cuda.Stream(1))
 
 def work():
-    found.append(torch.cuda.current_device())
-    with sk.wrap(torch.cuda.Stream(1)):
-        pass
-    found.append(torch.cuda.current_device())
+    before = torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])
+    assert before == (0, stream.context if {run!r} == "work()" else 0)
+    with stream:
+        x.add_(1)
+    assert (torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])) == before
+    assert not has_context(0)
+    assert place() == 0
+    assert has_context(0)
 
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-assert found == [0, 0], found
+{run}
 """)
     assert (done.returncode, done.stderr) == (0, "")
 

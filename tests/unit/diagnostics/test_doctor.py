@@ -27,6 +27,7 @@ from streamkit.diagnostics.doctor.report import (  # it is made up here
     LibraryReport,
     Standing,
 )
+from streamkit.diagnostics.recording import recorder  # it is made to be missing here
 from streamkit.protocols import Finding
 from streamkit.protocols import installed as installed_module  # the lines are looked at
 from support.programs import ROOTS, python
@@ -66,6 +67,7 @@ def installed(tmp_path, monkeypatch):
             (tmp_path / "torch/version.py").write_text(text)
         monkeypatch.setattr(registry, "loaded", dict)
         monkeypatch.setattr(toolkit, "has", lambda name, *majors: True)
+        monkeypatch.setattr(recorder, "load", int)
         only_here = functools.partial(importlib.metadata.distributions, path=[str(tmp_path)])
         monkeypatch.setattr(importlib.metadata, "distributions", only_here)
         for name in VARIABLES:
@@ -316,18 +318,22 @@ def test_a_part_of_the_toolkit_that_is_missing(
         assert remedy(found, code) == f"Install it: pip install nvidia-cuda-{part}{suffix}"
 
 
-def test_cudas_headers_that_are_missing(installed, monkeypatch):
-    monkeypatch.setattr(toolkit, "has", lambda *_: True)
-    monkeypatch.setattr(toolkit, "has_headers", lambda: False)
-    found = installed(CLEAN, "'13.0'")
-    assert codes(found.check(DRIVER)) == [("no-cuda-headers", "cupy")]
-    assert remedy(found, "no-cuda-headers") == "Install them: pip install nvidia-cuda-runtime"
-
-
-def test_a_python_without_cupy_needs_no_headers(installed, monkeypatch):
-    monkeypatch.setattr(toolkit, "has_headers", lambda: False)
-    found = installed(without(CLEAN, "cupy-cuda13x"), "'13.0'")
-    assert "no-cuda-headers" not in dict(codes(found.check(DRIVER)))
+@pytest.mark.parametrize("lacks", ["recorder", "headers"])
+def test_what_is_missing_besides_libraries_of_the_toolkit(installed, monkeypatch, tmp_path, lacks):
+    load, found = recorder.load.__wrapped__, installed(CLEAN)
+    if lacks == "recorder":
+        monkeypatch.setattr(recorder, "_FILE", tmp_path / "none")
+        monkeypatch.setattr(recorder, "load", load)
+        code, library, told = "no-recorder", None, "if there is a C compiler"
+    else:
+        monkeypatch.setattr(toolkit, "has_headers", lambda: False)
+        code, library, told = "no-cuda-headers", "cupy", "pip install nvidia-cuda-runtime"
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert codes(found.check(DRIVER)) == [(code, library)]
+    assert told in remedy(found, code)
+    monkeypatch.delitem(found.packages, "cupy")
+    monkeypatch.setattr(sys, "platform", "win32")  # where there is no recorder
+    assert codes(found.check(DRIVER)) == codes(found.check(None)) == []
 
 
 def test_a_build_without_cuda_is_right_where_there_is_no_gpu(installed):

@@ -77,7 +77,7 @@ def test_without_a_recorder_that_fits_the_remedy_is_told(calls, monkeypatch, tmp
     another = tmp_path / "another"
     another.touch()
     monkeypatch.setattr(recorder, name, another)
-    monkeypatch.setattr(recorder, "_load", recorder._load.__wrapped__)
+    monkeypatch.setattr(recorder, "load", recorder.load.__wrapped__)
     with pytest.raises(NoCallbacksError, match=why):
         Subscription().open()
 

@@ -141,7 +141,7 @@ async def wait(check):
 @pytest.fixture
 def library(calls, noted):
     """The recorder, as each thread calls it: it lets other threads run meanwhile."""
-    yield recorder._load()
+    yield recorder.load()
     noted()
 
 

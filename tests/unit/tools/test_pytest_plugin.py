@@ -9,6 +9,7 @@ import pytest
 
 from streamkit import testing
 from streamkit._cuda import driver  # there is no device
+from streamkit.diagnostics.races.host_recorder import RaceRecorder  # made to fail here
 from support.programs import python
 
 pytest_plugins = ["pytester"]
@@ -52,33 +53,22 @@ assert not {"streamkit.testing._scheduler", "streamkit.diagnostics"} & set(sys.m
 # -- the fixture streamkit_stream --------------------------------------------------------------
 
 
-def test_a_stream_is_fresh_named_and_closed_afterwards(run):
+def test_a_stream_is_fresh_and_named_and_closed_afterwards_when_its_work_has_run(run):
     result = run("""
         import streamkit
 
-        streams = []
+        streams, seen = [], []
 
         def test_one(streamkit_stream):
             stream = streamkit_stream
             assert isinstance(stream, streamkit.Stream)
             assert (stream.device, stream.name, stream.closed) == ("cpu", "test_one", False)
+            stream.submit(seen.append, 1)
             streams.append(stream)
 
         def test_two(streamkit_stream):
             assert streamkit_stream is not streams[0]
             assert streams[0].closed
-        """)
-    result.assert_outcomes(passed=2)
-
-
-def test_work_that_is_left_runs_before_the_test_ends(run):
-    result = run("""
-        seen = []
-
-        def test_one(streamkit_stream):
-            streamkit_stream.submit(seen.append, 1)
-
-        def test_two():
             assert seen == [1]
         """)
     result.assert_outcomes(passed=2)
@@ -124,15 +114,11 @@ MISSING_WAIT = """
     """
 
 
-def test_a_missing_wait_fails_under_some_of_the_seeds(run):
-    result = run(MISSING_WAIT.format(wait="pass"))
-    result.assert_outcomes(failed=5, passed=5)
-    result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
-
-
-def test_a_seed_can_be_repeated(run):
-    result = run(MISSING_WAIT.format(wait="pass"), "--streamkit-seed=0", "--streamkit-seed=1")
-    result.assert_outcomes(failed=1, passed=1)
+@pytest.mark.parametrize("seeds", [range(10), (0, 1)])
+def test_a_missing_wait_fails_under_half_of_the_seeds_all_or_those_to_be_repeated(run, seeds):
+    options = [f"--streamkit-seed={seed}" for seed in seeds if len(seeds) == 2]
+    result = run(MISSING_WAIT.format(wait="pass"), *options)
+    result.assert_outcomes(failed=len(seeds) // 2, passed=len(seeds) // 2)
     result.stdout.fnmatch_lines(["FAILED *::test_order?seed0?*"])
 
 
@@ -242,6 +228,23 @@ def test_however_a_test_fails_it_names_its_races(run, kind, ends, outcome):
     result.assert_outcomes(**{outcome: 1})
     names = "--streamkit-races: 1 race found." in result.stdout.str()
     assert names == (outcome == "failed" and "TakesNoNotes" not in ends)
+
+
+def test_an_analysis_that_fails_raises_its_own_error_after_that_of_the_test(run, monkeypatch):
+    monkeypatch.setattr(RaceRecorder, "given_as", lambda *_: {}["of the analysis"])
+    tests = """
+        import pytest
+
+        def test_one(): pass
+        def test_two(): raise KeyError("its own")
+        def test_three(): pytest.skip("its own")
+        """
+    result = run(tests, "--streamkit-races")
+    result.assert_outcomes(failed=2, skipped=1)
+    result.stdout.fnmatch_lines(
+        ["E  *KeyError: 'of the analysis'", "E  *KeyError: 'its own'", "E  *'of the analysis'"]
+    )
+    result.stdout.no_fnmatch_line("*ScopeError*")  # of a report that was not made
 
 
 def test_races_are_looked_for_only_if_asked(run):
