@@ -29,7 +29,6 @@ from support.played_driver import PlayedDriver
 from support.queues import within
 
 pytestmark = pytest.mark.usefixtures("handles")  # as the audit's
-
 EVENT = 500
 
 

@@ -13,10 +13,7 @@ RELAXED = driver.CUstreamCaptureMode(2)
 
 
 def alive():
-    """How many of each kind are in use once all work is done; a stream that captures holds a graph.
-
-    Parked streams are not: where one is busy for a moment, a new stream joins it.
-    """
+    """How many are in use, of each kind, once all work is done; who captures holds a graph."""
     for device in range(2):
         check(driver.cuCtxPushCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
         check(driver.cuCtxSynchronize())  # else a stream is still busy, and not given again
@@ -25,7 +22,7 @@ def alive():
     keepalive.drain()
     drop_spare_events()
     identity._learned.clear()
-    parked = sum(map(len, lifetime._parked.values()))
+    parked = sum(map(len, lifetime._parked.values()))  # a new one joins those that are just busy
     return {kind: emulator.live(kind) - parked * (kind == "streams") for kind in LIVE}
 
 
