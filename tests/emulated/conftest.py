@@ -89,11 +89,13 @@ gate, cells = _gpu.gate, _gpu.cells
 
 
 @pytest.fixture(autouse=True)
-def idle(in_primary_context):
-    """Start with nothing to do: queues free what the test before has dropped."""
+def idle(in_primary_context, primary_context):
+    """Start with one context, as numba's first use leaves one below, and nothing to do."""
+    from support.emulated.state_snapshot import set_contexts
     from support.gpu.raw import check, driver
 
-    check(driver.cuCtxSynchronize())
+    set_contexts([primary_context])
+    check(driver.cuCtxSynchronize())  # queues free what the test before has dropped
 
 
 @pytest.fixture(autouse=True)

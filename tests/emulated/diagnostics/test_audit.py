@@ -30,6 +30,8 @@ from support.gpu.raw import (
     on_device,
 )
 
+pytestmark = pytest.mark.usefixtures("handles")  # what is noted of a queue is kept by handle
+
 ARRAY = 1 << 20
 
 
@@ -337,15 +339,8 @@ def test_it_ends_while_a_stream_captures_and_leaves_the_capture_whole(cupti):
     assert told(report.work) == [("kernel", "cupy_add", "other")]
 
 
-@pytest.fixture
-def recycled():
-    emulator.recycle(True)
-    yield
-    emulator.recycle(False)
-
-
-@pytest.mark.usefixtures("recycled")
 def test_streams_that_end_inside_are_told_apart(cupti):
+    emulator.recycle(True)
     with sk.audit() as report:
         cupti.launch(1)  # so that the stream is made later than the audit begins
         handle = make_stream()

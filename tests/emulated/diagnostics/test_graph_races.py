@@ -19,7 +19,7 @@ from support.gpu.raw import check, current_context, driver
 from support.libraries import need
 from support.model import search as always_the_same
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = pytest.mark.usefixtures("handles", "nothing_left")
 
 BYTES = 64
 

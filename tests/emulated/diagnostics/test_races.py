@@ -28,6 +28,7 @@ from support.libraries import need
 from support.played_driver import PlayedDriver
 from support.queues import within
 
+pytestmark = pytest.mark.usefixtures("handles")  # as the audit's
 EVENT = 500
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit._graphs import graphed as graphed_module  # a capture of another thread goes on
 from streamkit._queues import active_captures  # the same
@@ -198,14 +199,15 @@ def test_many_signatures_leave_nothing(array, with_copies):
         for name in names:
             for _ in range(2):
                 function(to, source, name)
-                check(driver.cuCtxSynchronize())  # else a new graph finds a former stream busy
+                check(driver.cuCtxSynchronize())
         gc.collect()
 
     call_all(range(10))
-    before = alive()
+    before, streams = alive(), emulator.live("streams")
     call_all(range(100, 200))
     assert function.graphs == 4
     assert alive() == before
+    assert emulator.live("streams") < streams + 10  # a former one, busy for a moment, is joined
     function.clear()
     assert function.graphs == 0
     function(to, source, 199)  # the first call again

@@ -46,6 +46,7 @@ extern _Thread_local bool inside_host_function;
 CUresult enter(const char *function, bool needs_init, bool *entered);
 void leave(bool *entered);
 bool in_forked_child(void);
+int setting(const char *name, int otherwise); /* a variable of the environment */
 uint64_t next_id(void); /* ids are never given again */
 #define ENTER_IF(needs_init)                                             \
     __attribute__((cleanup(leave))) bool entered = false;                \

@@ -193,15 +193,11 @@ static void *run_host_functions(void *unused) {
     return NULL;
 }
 
-/* In nanoseconds: what a test must not take for granted is that the device is fast. */
-static long time_of_an_operation(void) {
-    const char *microseconds = getenv("EMULATED_OPERATION_US");
-    return microseconds ? atol(microseconds) * 1000 : 0;
-}
-
 static void *run_streams(void *unused) {
     (void)unused;
-    const struct timespec each = {.tv_nsec = time_of_an_operation()};
+    /* what a test must not take for granted is that the device is fast, or always as fast */
+    const struct timespec time = {.tv_nsec = setting("EMULATED_OPERATION_US", 0) * 1000L};
+    const int one_in = setting("EMULATED_SLOW_ONE_IN", 1);
     pthread_mutex_lock(&lock);
     for (;;) {
         bool polled = false;
@@ -224,8 +220,9 @@ static void *run_streams(void *unused) {
                 pthread_cond_signal(&call_came);
                 continue;
             }
+            bool is_slow = time.tv_nsec && !draw((unsigned)one_in);
             pthread_mutex_unlock(&lock);
-            if (each.tv_nsec) nanosleep(&each, NULL);
+            if (is_slow) nanosleep(&time, NULL);
             perform(&action);
             pthread_mutex_lock(&lock);
             finish(stream);

@@ -27,7 +27,7 @@ static void begin_child(void) {
 
 bool in_forked_child(void) { return forked; }
 
-static int setting(const char *name, int otherwise) {
+int setting(const char *name, int otherwise) {
     const char *text = getenv(name);
     return text && *text ? atoi(text) : otherwise;
 }

@@ -13,7 +13,7 @@ RELAXED = driver.CUstreamCaptureMode(2)
 
 
 def alive():
-    """How many of each kind, once all work is done; a stream that captures holds a graph."""
+    """How many are in use, of each kind, once all work is done; who captures holds a graph."""
     for device in range(2):
         check(driver.cuCtxPushCurrent(check(driver.cuDevicePrimaryCtxRetain(device))))
         check(driver.cuCtxSynchronize())  # else a stream is still busy, and not given again
@@ -22,7 +22,8 @@ def alive():
     keepalive.drain()
     drop_spare_events()
     identity._learned.clear()
-    return {kind: emulator.live(kind) for kind in LIVE}
+    parked = sum(map(len, lifetime._parked.values()))  # a new one joins those that are just busy
+    return {kind: emulator.live(kind) - parked * (kind == "streams") for kind in LIVE}
 
 
 def drop_spare_events():
@@ -62,7 +63,7 @@ class StateSnapshot:
             self.warp.restore()
         if self.tvm_ffi is not None:
             self.tvm_ffi.restore()
-        _set_contexts(self.contexts)
+        set_contexts(self.contexts)
 
 
 def contexts():
@@ -71,11 +72,11 @@ def contexts():
     while context := int(check(driver.cuCtxGetCurrent())):
         found.append(context)
         check(driver.cuCtxPopCurrent())
-    _set_contexts(found)
+    set_contexts(found)
     return found
 
 
-def _set_contexts(contexts):
+def set_contexts(contexts):
     while int(check(driver.cuCtxGetCurrent())):
         check(driver.cuCtxPopCurrent())
     for context in reversed(contexts):
