@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
+from streamkit.diagnostics.races.arrays import NO_ARRAYS
 from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
 from streamkit.diagnostics.races.report import FREE, named_queues
@@ -44,6 +45,7 @@ class CudaRaceRecorder:
         self._calls: DriverRecording | None = None
         self._why_not = ""
         self._noticed: set[tuple[CodeType, int | None]] = set()
+        self._kinds = dict.fromkeys(NO_ARRAYS, False)
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place | None, dict[int, Variable]] = {}
 
@@ -87,6 +89,8 @@ class CudaRaceRecorder:
         for *_, line in frame.f_code.co_lines():  # the call can have come from another one
             self._variables.setdefault(here._replace(line=line or 0), streams)
         for name, value in places.variables(frame):
+            if not self._may_be_named(type(value)):
+                continue
             with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
                 if found is not None:
@@ -97,6 +101,13 @@ class CudaRaceRecorder:
                     streams[queue.handle] = name, True
                 else:
                     streams.setdefault(_stream_handle(value), (name, False))
+
+    def _may_be_named(self, kind: type) -> bool:
+        """Whether such an object can be an array or a stream; most variables are neither."""
+        if kind not in self._kinds:
+            is_ours = issubclass(kind, CudaStream)
+            self._kinds[kind] = is_ours or next(registry.candidates(kind), None) is not None
+        return self._kinds[kind]
 
     # -- afterwards -----------------------------------------------------------------------------
 
