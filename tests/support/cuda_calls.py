@@ -48,7 +48,10 @@ def fact_of(name, values, more=None, since=None, number=None):
     call = CALLS[number]
     missing = len(call.fields.unpack(bytes(call.fields.size))) - len(values)
     fields = call.fields.pack(*values, *[0] * missing)
-    return Fact(number, 1, CONTEXT, fields, None, more, since)
+    handle = b"" if call.stream is None else fields[call.stream : call.stream + 8]
+    stream = int.from_bytes(handle, "little") or 1 + call.is_per_thread
+    stream *= bool(handle or call.kind in steps.WORK)
+    return Fact(number, 1, CONTEXT, fields, None, more, since, stream)
 
 
 class Program:
@@ -77,8 +80,8 @@ class Program:
 
     def kernel(self, stream, mode="write", *, thread=1, start=0, stop=16, is_sure=True):
         """Launch a kernel that uses the array."""
-        handle = STREAMS.get(stream, stream) or 1
-        number = self.call("cuLaunchKernel", thread=thread, more=Kernel("k", handle, ()))
+        handle = STREAMS.get(stream, stream)
+        number = self.call("cuLaunchKernel", 0, handle, thread=thread, more=Kernel("k", ()))
         self.uses(number, mode, start, stop, is_sure=is_sure)
 
     def uses(self, number, mode, start=0, stop=16, *, is_sure=True):

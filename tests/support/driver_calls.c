@@ -54,7 +54,7 @@ void call_in_thread(void *fields) {
 /* -- what the recorder asks --------------------------------------------------------------------- */
 
 enum { CONTEXT, IS_CAPTURING, FLAGS, ID, DEVICE, MEMORY, OF_FUNCTION, OF_KERNEL };
-uint64_t asked[8], says[8] = {5, 0, 0, 9, 0, 64, 0, 0}; /* of parameters: the code */
+uint64_t sort = 2, asked[8], says[8] = {5, 0, 0, 9, 0, 64, 0, 0}; /* of parameters: the code */
 
 #define ANSWER(function, number, type)                  \
     static int function(uint64_t of, type *found) {     \
@@ -72,7 +72,7 @@ static int device(int *found) {
 
 /* An allocation of so many bytes is at each address. */
 static int memory(unsigned count, int *which, uint64_t **found, uint64_t address) {
-    uint64_t answer[] = {address, says[MEMORY], 2, 77};
+    uint64_t answer[] = {address, says[MEMORY], sort, 77};
     asked[MEMORY]++;
     for (unsigned one = 0; one < count; one++) memcpy(found[one], &answer[one], which ? 8 : 0);
     return !says[MEMORY];

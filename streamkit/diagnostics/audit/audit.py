@@ -90,7 +90,7 @@ class CallbackRecorder(DriverRecording):
     """Records what all threads give to the GPU, from ``start`` to ``stop``, if there is one."""
 
     def __init__(self, uses_cuda: Callable[[], bool]) -> None:
-        super().__init__(of_launches=False)
+        super().__init__()
         self._uses_cuda = uses_cuda
         self._program: list[CudaStep] = []
         self._queues: DriverQueues | None = None
@@ -124,7 +124,7 @@ class CallbackRecorder(DriverRecording):
         """Return the operations, in the order in which they were given."""
         if self._queues is None:
             return []
-        found = list(operations(self._program, self._queues.named))
+        found = [*operations(self._program, self._queues.named, "wait for a value", "free")]
         if self.lost:  # such calls can have been work, on any queue
             name = f"calls of the driver that could not be read: {self.lost}"
             found.append(Given(Operation("function", name, None), (LAST, LAST), (LAST, LAST)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
@@ -41,8 +41,8 @@ _GRAPHS, _FREES = object(), object()
 """Two more hosts to the clocks: one learns of all launches of graphs, the other of all frees."""
 _BETWEEN_CONTEXTS = {"cuMemcpyPeer", "cuMemcpy3DPeer"}
 """Copies that are in order with all work of the two contexts, before and afterwards."""
-_NEW_EVENTS: tuple[StepKind, ...] = ("event made", "event destroyed", "foreign event")
-"""The steps after which a handle no longer means the event that had it."""
+_LOOKED_AT = ("copy", "copy and wait", "event done", "stream done", "device done")
+"""The calls at which the recorder looks at the pinned memory of uploads."""
 
 
 class _CudaReader:
@@ -80,9 +80,11 @@ class _CudaReader:
             "point": self._point,
             "done": self._done,
             "memory gone": self._memory_gone,
-            **dict.fromkeys(_NEW_EVENTS, self._renew),
-            "event in a graph": self._event_in_a_graph,
-            "shared event": self._shared_event,
+            "event made": self._renew,
+            "event destroyed": self._renew,
+            "foreign event": self._renew,
+            "event in a graph": self._share,
+            "shared event": self._share,
             "context record": self._context_record,
             "context wait": self._context_wait,
             "allocation": self._allocation,
@@ -198,11 +200,10 @@ class _CudaReader:
                 events.add(event)
         self._in_graphs.discard(event)
 
-    def _event_in_a_graph(self, step: CudaStep, _: Hashable) -> None:
-        self._in_graphs.add(step.fields[0])
-
-    def _shared_event(self, step: CudaStep, _: Hashable) -> None:
-        self._elsewhere.add(step.fields[0])
+    def _share(self, step: CudaStep, _: Hashable) -> None:
+        """Note an event that a graph or another process has too."""
+        events = self._elsewhere if step.kind == "shared event" else self._in_graphs
+        events.add(step.fields[0])
 
     def _context_record(self, step: CudaStep, _: Hashable) -> None:
         """Suppose that all work comes before: nothing says which queues a green context has."""
@@ -332,13 +333,9 @@ class _Describer:
         """Return the call after which the host may read or write its memory of a copy."""
         found = self._variable(copy, copy.queue)
         sync = "a sync of its stream" if found is None else f"{_stream(found)}.sync()"
-        rest = "If the program waits after the block, let the block end after that wait"
-        if does == "write":
-            rest = "If it copies the same bytes again, there is no race"
-        return (
-            f"before the host {does}s it: {sync}, or wait for an event recorded after the copy. "
-            f"{rest}"
-        )
+        rest = ". If the program waits after the block, let the block end after that wait"
+        wait = f"{sync}, or wait for an event recorded after the copy"
+        return f"before the host {does}s it: {wait}{rest * (does == 'read')}"
 
     def _variable(self, work: PlacedLaunch, queue: CudaQueue) -> Variable | None:
         """Return the name that the line of a piece of work has for a queue."""
@@ -371,7 +368,11 @@ def find(
         _CudaReader(known, may_hold_host, supposes=supposes) for supposes in (False, True)
     )
     hosts: dict[int, Clock] = {}
+    uploads: dict[tuple[int, ...], tuple[int, int]] = {}
+    changed: dict[int, float] = {}
     for step in program:
+        for upload in _changed(step, uploads, perhaps):
+            changed.setdefault(upload, step.number)
         surely.read(step)
         if step.number in works and works[step.number].launch.pinned is not None:
             hosts[int(step.number)] = perhaps.host()
@@ -389,21 +390,51 @@ def find(
         missing_call=describer.missing_wait,
     )
     end = Stamp(-1, math.inf, perhaps.host())
-    reused = {*_reused(given, hosts, perhaps.stamps, surely.stamps)}
-    pending = {
-        number: work
-        for number, work in given.items()
-        if number in reused
-        or (work.launch.pinned == "write" and not is_before(perhaps.stamps[number], end))
-    }
+    pending = dict.fromkeys(_reused(given, hosts, perhaps.stamps, surely.stamps), False)
+    for number, work in given.items():
+        if work.launch.pinned == "write" and not is_before(perhaps.stamps[number], end):
+            pending[number] = False
+    pending.update(_written(changed, given))
     counted = [
         works[step.number] for step in program if step.number in works and step.kind != "free"
     ]
     return Found(
         tuple(races),
-        tuple(_unread(pending, describer)),
+        tuple(_unread(pending, given, describer)),
         tuple((work.name, work.launch.is_known) for work in counted),
     )
+
+
+def _changed(
+    step: CudaStep, uploads: dict[tuple[int, ...], tuple[int, int]], perhaps: _CudaReader
+) -> Iterator[int]:
+    """Yield the uploads whose memory has changed before the host can have waited for them.
+
+    The recorder has looked at it at each upload, and when the host had waited. ``uploads`` has the
+    latest one of each memory, and what was there.
+    """
+    if step.kind == "point" or step.call.kind not in _LOOKED_AT:
+        return
+    host = Stamp(-1, math.inf, perhaps.host())
+    for *memory, content in step.fact.more or ():
+        upload, before = uploads.get(tuple(memory), (0, content))
+        if content != before and not is_before(perhaps.stamps[upload], host):
+            yield upload
+        if step.kind == "copy":
+            uploads[tuple(memory)] = int(step.number), content
+
+
+def _written(
+    changed: Mapping[int, float], given: Mapping[int, PlacedLaunch]
+) -> Iterator[tuple[int, bool]]:
+    """Yield the uploads whose memory the host has written, and whether surely the host did so."""
+    copied = {work.pinned for work in given.values() if work.launch.pinned == "write"}
+    unclear = next((number for number, work in given.items() if work.launch.is_unclear), math.inf)
+    for upload, number in changed.items():
+        if upload in given and given[upload].launch.pinned == "read":
+            memory = given[upload].pinned
+            if all(search.race_of(memory, one) is None for one in copied):
+                yield upload, number < unclear
 
 
 def _reused(
@@ -437,14 +468,20 @@ def _reused(
                 before[number] = access
 
 
-def _unread(pending: Mapping[int, PlacedLaunch], describer: _Describer) -> Iterator[Race]:
-    """Yield a possible race for each line with copies for which the host has not waited in time."""
-    count = Counter((work.place, work.queue) for work in pending.values())
-    for number, work in pending.items():
-        times = count.pop((work.place, work.queue), 0)
-        if times:
-            memory = work.pinned
-            does: Mode = "read" if memory.mode == "write" else "write"
-            host = RacedOperation("the host", None, None, does, None, 0)
-            copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
-            yield Race(memory.array, copy, host, certain=False, fix=fix, count=times)
+def _unread(
+    pending: Mapping[int, bool], given: Mapping[int, PlacedLaunch], describer: _Describer
+) -> Iterator[Race]:
+    """Yield a race for each line with copies for which the host has not waited in time.
+
+    ``pending`` says of each copy whether that is certain.
+    """
+    lines: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number in sorted(pending):
+        lines[given[number].place, given[number].queue].append(number)
+    for numbers in lines.values():
+        number = max(numbers, key=pending.__getitem__)  # the first of those that are certain
+        work, memory = given[number], given[number].pinned
+        does: Mode = "read" if memory.mode == "write" else "write"
+        host = RacedOperation("the host", None, None, does, None, 0)
+        copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
+        yield Race(memory.array, copy, host, pending[number], fix, len(numbers))

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import TYPE_CHECKING
 
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
+from streamkit.diagnostics.races.arrays import NO_ARRAYS
 from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
-from streamkit.diagnostics.races.report import FREE, named_queues
+from streamkit.diagnostics.races.report import named_queues
 from streamkit.diagnostics.recording import places
-from streamkit.diagnostics.recording.driver_recorder import DriverRecording, when_given
+from streamkit.diagnostics.recording.driver_recorder import DriverRecording
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
-from streamkit.diagnostics.recording.operations import Given, Operation
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, has_lines
 from streamkit.errors import StreamKitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import CodeType, FrameType
 
     from streamkit.diagnostics.races.cuda_races import Variable
-    from streamkit.diagnostics.recording.operations import AuditedQueue
     from streamkit.diagnostics.recording.places import Place
-    from streamkit.diagnostics.recording.steps import CudaQueue, CudaStep, StepKind
+    from streamkit.diagnostics.recording.steps import StepKind
 
 _NOT_READ: tuple[StepKind, ...] = ("unknown", "not followed")
 _UNSEEN = "all work on CUDA streams, which is not counted"
@@ -44,6 +44,7 @@ class CudaRaceRecorder:
         self._calls: DriverRecording | None = None
         self._why_not = ""
         self._noticed: set[tuple[CodeType, int | None]] = set()
+        self._may_be_named: Callable[[type], bool] = functools.cache(_may_be_named)
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place | None, dict[int, Variable]] = {}
 
@@ -87,6 +88,8 @@ class CudaRaceRecorder:
         for *_, line in frame.f_code.co_lines():  # the call can have come from another one
             self._variables.setdefault(here._replace(line=line or 0), streams)
         for name, value in places.variables(frame):
+            if not self._may_be_named(type(value)):
+                continue
             with contextlib.suppress(Exception):  # an object may raise anything
                 found = named_memory(name, value)
                 if found is not None:
@@ -124,18 +127,14 @@ class CudaRaceRecorder:
             unseen.append("the lines of calls, which this Python does not show")
         if self._calls.lost:
             unseen.append("calls of the driver that could not be read")
-        operations = (*given_to_cuda(program, queue_of), *_frees(program, queue_of))
+        operations = tuple(given_to_cuda(program, queue_of, "wait for a value"))
         return found._replace(operations=operations, unseen=tuple(unseen))
 
 
-def _frees(
-    program: Iterable[CudaStep], queue_of: Callable[[CudaQueue], AuditedQueue]
-) -> Iterator[Given]:
-    """Yield the frees of memory, because an audit does not show them."""
-    for step in program:
-        if step.kind == "free" and step.queue is not None:
-            when = when_given(step)
-            yield Given(Operation("function", FREE, queue_of(step.queue)), when, when)
+def _may_be_named(kind: type) -> bool:
+    """Whether such an object can be an array or a stream; most variables are neither."""
+    is_of_library = kind not in NO_ARRAYS and any(True for _ in registry.candidates(kind))
+    return is_of_library or issubclass(kind, CudaStream)
 
 
 def _stream_handle(value: object) -> int:

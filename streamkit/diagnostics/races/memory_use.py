@@ -52,6 +52,8 @@ class Launch(NamedTuple):
     """The use of pinned memory of the host by a copy whose call returns before its end."""
     may_hold_host: bool = False
     """Whether the call may return only when the work is done."""
+    is_unclear: bool = False
+    """Whether it may write memory of the host that is not among the accesses, or tell the host."""
 
 
 class NamedMemory(NamedTuple):
@@ -93,18 +95,20 @@ class LaunchReader:
         name = readable(symbol)
         library = library_of_kernel(name)
         if parameters is None:
-            return Launch(name, library, (), is_known=False)
+            return Launch(name, library, (), is_known=False, is_unclear=True)
         explained = _explained(library, name, parameters)
         found = _addresses(parameters) if explained is None else explained
         may_be = [use for use in found if _LOWEST <= use.address < _HIGHEST]
         uses = [use for use in may_be if self._is_memory(use.address)]
         is_known = explained is not None and all(use.mode != "unknown" for use in uses)
         is_known = is_known and len(uses) == len(may_be)
-        return Launch(name, library, tuple(self._accesses(uses)), is_known)
+        is_unclear = any(getattr(self._memory_at(use.address), "is_host", False) for use in uses)
+        return Launch(name, library, (*self._accesses(uses),), is_known, is_unclear=is_unclear)
 
     def transfer(self, name: str, uses: Iterable[MemoryUse] | None) -> Launch:
         """Read a copy, a fill or other work; ``uses`` is None if its memory is not known."""
-        return Launch(name, None, tuple(self._accesses(uses or ())), is_known=uses is not None)
+        is_known, accesses = uses is not None, tuple(self._accesses(uses or ()))
+        return Launch(name, None, accesses, is_known, is_unclear=not is_known)
 
     def _accesses(self, uses: Iterable[MemoryUse]) -> Iterator[Access]:
         for use in uses:

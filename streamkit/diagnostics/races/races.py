@@ -59,6 +59,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
     when the block ends counts as a possible race, because the host can read that memory too early.
     So does a copy from or to it if the host has not waited when the same bytes are copied again.
+    A copy from it is a certain race if that memory has changed before the host has waited.
 
     On host streams an order counts if the same program has it on a GPU too: not that a scope is
     entered, nor what a worker happened to run first. It sees each operator of torch on the CPU: in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 if TYPE_CHECKING:
     from streamkit.diagnostics.recording.places import Place
@@ -29,16 +29,9 @@ class DriverCall(NamedTuple):
     fields: struct.Struct
     """The layout of the parameters, as far as they are used."""
     stream: int | None
-    """The place of the stream among the fields; None for a call without a stream."""
+    """The byte of the parameters where the stream is; None for a call without a stream."""
     is_per_thread: bool
     """Whether the null stream means the per-thread stream, and not the legacy one."""
-    stream_at: int = 0
-    """The byte of the parameters where the stream is."""
-
-    def stream_of(self, values: tuple[int, ...]) -> int:
-        """Return the handle of the call's stream, 1 or 2 for a default stream."""
-        handle = 0 if self.stream is None else values[self.stream]
-        return handle or (2 if self.is_per_thread else 1)
 
 
 # The kind; the fields that are used, "@" for the stream, as far as they are needed; the calls:
@@ -92,9 +85,6 @@ other work        | 64x@       | cuMemcpyBatchAsync 776 777
 other work        | 56x@       | cuMemcpyBatchAsync 796 797
 other work        | 32x@       | cuMemcpy3DBatchAsync 778 779
 other work        | 24x@       | cuMemcpy3DBatchAsync 798 799
-other work        | 16x@       | cuLaunchGridAsync 117
-other work        | 8x         | cuLaunchGrid 116
-other work        | 8x         | cuLaunch 115
 other work        | @          | cuStreamWriteValue32 460 461 663 664
 other work        | @          | cuStreamWriteValue64 475 476 665 666
 other work        | 24x@       | cuSignalExternalSemaphoresAsync 490 491
@@ -175,17 +165,13 @@ def _calls() -> dict[int, DriverCall]:
     found = {}
     for row in _TABLE.strip().splitlines():
         sort, fields, call = map(str.strip, row.split("|"))
-        if sort not in get_args(CallKind):
-            raise ValueError(sort)
         kind = cast("CallKind", sort)
         read = struct.Struct("<" + fields.replace("@", "Q"))
-        at = struct.calcsize("<" + fields.partition("@")[0])
-        letters = [letter for letter in fields if letter in "QIi@"]
-        stream = letters.index("@") if "@" in letters else None
+        before, stream, _ = fields.partition("@")
+        at = struct.calcsize(f"<{before}") if stream else None
         name, *numbers = call.split()
         for place, number in enumerate(numbers):
-            is_per_thread = place % 2 == 1
-            found[int(number)] = DriverCall(kind, name, read, stream, is_per_thread, at)
+            found[int(number)] = DriverCall(kind, name, read, at, is_per_thread=place % 2 == 1)
     return found
 
 
@@ -212,16 +198,17 @@ class Fact(NamedTuple):
     """The data to which the fields point, or the driver's answer about these."""
     since: int | None = None
     """For a call that has ended, how many facts there were when it began; else None."""
+    stream: int = 0
+    """The handle of the stream, 1 or 2 for a default stream; 0 for a call without a stream."""
 
 
 FAILED = object()
-"""``more`` of a fact that says that the thread's latest call with this number has failed."""
+"""``more`` of a call that has failed."""
 
 
 class Kernel(NamedTuple):
     """A launch: ``more`` of its fact."""
 
     symbol: str
-    stream: int
     parameters: tuple[bytes, ...] | None
     """None if the parameters cannot be read."""

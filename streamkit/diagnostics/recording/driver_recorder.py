@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from streamkit.diagnostics.recording.operations import Kind, When
-    from streamkit.diagnostics.recording.steps import CudaStep
+    from streamkit.diagnostics.recording.steps import CudaStep, StepKind
     from streamkit.protocols.watching import WatchedQueue
 
 _NONBLOCKING = 1  # the flag of a stream
@@ -51,20 +51,18 @@ class KnownQueue(NamedTuple):
 class DriverRecording:
     """Notes the calls of the driver and the queues that StreamKit meets, until ``stop``."""
 
-    def __init__(
-        self, notice: Callable[[], object] | None = None, *, of_launches: bool = True
-    ) -> None:
-        """Take a function for ``Subscription.open``, and whether launches are to have lines."""
+    def __init__(self, notice: Callable[[], object] | None = None) -> None:
+        """Take a function for ``Subscription.open``."""
         self.lost: int = 0
         """Calls that could not be noted."""
-        self._notice, self._of_launches = notice, of_launches
+        self._notice = notice
         self._listener: Listener | None = None
         self._facts: list[Fact] = []
         self._met: dict[int | None, KnownQueue] = {}  # by ids, which no other queue gets again
 
     def start(self) -> None:
         """Begin the recording. NoCallbacksError if CUPTI is missing, or serves another tool."""
-        self._listener = subscription.open(self._notice, of_launches=self._of_launches)
+        self._listener = subscription.open(self._notice)
         identity.watch(self._meet)
         for queue in identity.living():
             self._meet(queue)
@@ -160,7 +158,6 @@ class DriverQueues:
 
 # -- the operations of a block ---------------------------------------------------------------------
 
-_NO_OPERATIONS = ("free", "wait for a value")
 _OTHER_RECORDS = (
     "event made", "event destroyed", "foreign event", "event in a graph", "context record",
 )  # fmt: skip
@@ -172,13 +169,14 @@ _INSIDE = ("DtoD", "Peer", "DtoA", "AtoD", "AtoA")
 _OTHERS: dict[str, tuple[Kind, str]] = {
     "graph launch": ("graph", "CUDA graph"),
     "host function": ("function", "host function"),
+    "free": ("function", "free"),
 }
 
 
 def operations(
-    steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue]
+    steps: Sequence[CudaStep], named: Callable[[CudaQueue], AuditedQueue], *hidden: StepKind
 ) -> Iterator[Given]:
-    """Yield the operations of a block, without those of private streams."""
+    """Yield the operations of a block, without those of private streams and of hidden kinds."""
     private = {handle for _, handle in driver.private_streams}
     recorded: dict[int, CudaStep] = {}  # by events
     lives = Lives(steps)
@@ -189,7 +187,7 @@ def operations(
     for step in steps:
         queue, begun, found = queue_of(step), step, None
         if step.kind in WORK:
-            found = None if step.kind in _NO_OPERATIONS else _work(step, queue, lives)
+            found = None if step.kind in hidden else _work(step, queue, lives)
         elif step.kind == "record":
             recorded[step.fields[0]] = step
             found = Operation("record", "record", queue)

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 # The offsets of CPython with 64 bits, in the order of ``recorder_python``.
 _LAYOUTS = {
-    (3, 11): (56, 8, 32, 56, 48, 69, 184, 168, 112, 128, 136, 72, 32, 48, 72, 32),
-    (3, 12): (56, 0, 0, 56, 8, 70, 192, 176, 112, 128, 136, 68, 32, 40, 56, 32),
-    (3, 13): (72, -1, 0, 56, 8, 70, 200, 184, 112, 128, 136, 68, 32, 40, 56, 32),
+    (3, 11): (56, 8, 32, 56, 48, 69, 184, 168, 112, 136, 72, 32, 48, 72, 32),
+    (3, 12): (56, 0, 0, 56, 8, 70, 192, 176, 112, 136, 68, 32, 40, 56, 32),
+    (3, 13): (72, -1, 0, 56, 8, 70, 200, 184, 112, 136, 68, 32, 40, 56, 32),
 }
-_PLACE = struct.Struct("<8xQq")  # the code, and which unit of it
-_CODE = struct.Struct("<16xQII16xQI4xi")  # its file, its table of lines, its first line
+_PLACE = struct.Struct("<16xqQIIQI4xi")  # which unit of a code; its file, lines and first line
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
 _MOST = 16  # frames that are compared
 
@@ -47,8 +46,9 @@ def place_at(address: int) -> Place | None:
     """Return the line that the recorder has noted at an address; None for 0."""
     if not address:
         return None
-    code, at = _PLACE.unpack(ctypes.string_at(address, _PLACE.size))
-    text, size, width, table, length, first = _CODE.unpack(ctypes.string_at(code, _CODE.size))
+    at, text, size, width, table, length, first = _PLACE.unpack(
+        ctypes.string_at(address, _PLACE.size)
+    )
     file = ctypes.string_at(text, size).decode(_ENCODINGS[width], errors="surrogatepass")
     lines = place_at.__code__.replace(
         co_linetable=ctypes.string_at(table, length), co_firstlineno=first
@@ -58,11 +58,7 @@ def place_at(address: int) -> Place | None:
 
 
 def are_seen(recorder: Any) -> bool:
-    """Whether the recorder sees the frames that Python shows, with the GIL and without it."""
-    return all(map(_seen, (recorder, ctypes.PyDLL(recorder._name))))  # noqa: SLF001 - its file
-
-
-def _seen(recorder: Any) -> bool:
+    """Whether the recorder sees the frames that Python shows."""
     found = (ctypes.c_void_p * _MOST)()
     count, wanted = recorder.recorder_frames(found, _MOST), shown(sys._getframe())  # noqa: SLF001
     return [place_at(one or 0) for one in found[:count]] == wanted

@@ -51,11 +51,10 @@ def users_around(frame: FrameType | None, within: CodeType | None = None) -> Fra
     return None
 
 
-def files_of_libraries() -> bytes:
-    """Return how the files of StreamKit and of libraries begin, for the recorder in C.
+def files_of_libraries() -> list[str]:
+    """Return how the files of StreamKit and of libraries begin.
 
-    These are texts in UTF-32, each of which ends with a 0, and the last one with two. A library
-    that is not imported yet is expected where pip installs it.
+    A library that is not imported yet is expected where pip installs it.
     """
     found = {f"{folder}/{root}{end}" for folder in sys.path if folder.endswith("-packages")
              for root in _OTHERS for end in ("/", ".py")}  # fmt: skip
@@ -64,7 +63,7 @@ def files_of_libraries() -> bytes:
         module = sys.modules.get(str(name))
         folders = [f"{folder}/" for folder in getattr(module, "__path__", ())]
         found.update(folders or filter(None, [getattr(module, "__file__", None)]))
-    return "".join(f"{one}\0" for one in sorted(found)).encode("utf-32-le") + bytes(4)
+    return sorted(found)
 
 
 def place_of(frame: FrameType | None) -> Place | None:

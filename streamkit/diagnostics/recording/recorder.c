@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -29,6 +30,9 @@
 #define BUCKETS 4096
 #define CHUNK ((size_t)1 << 18)
 #define MOST_PARAMETERS 4096 /* of a kernel */
+#define UPLOADS 16           /* whose memory is looked at again */
+#define LOOKED_AT 16384      /* bytes of an upload: all, or so many in pieces */
+#define PIECES 16
 
 /* -- what Python fills in ---------------------------------------------------------------------- */
 
@@ -37,9 +41,9 @@ EXPORT struct plan {
     uint16_t size;  /* bytes of its parameters that are used */
     uint8_t when;   /* AT_BEGINNING, AT_END */
     uint8_t more;   /* what is noted beside the parameters */
-    uint8_t at;     /* TARGET: which byte of the parameters points to it */
+    uint8_t at;     /* TARGET, UPLOAD: which byte of the parameters points to it */
     uint8_t length; /* TARGET: its bytes */
-    uint8_t stream; /* which byte of the parameters is its stream; NO_STREAM, NULL_STREAM */
+    uint8_t stream; /* which byte of these, or of the configuration; NO_STREAM, NULL_STREAM */
     uint8_t flags;
 } recorder_plans[CALLS];
 enum { AT_BEGINNING = 1, AT_END = 2, NULL_STREAM = 254, NO_STREAM = 255 };
@@ -49,13 +53,14 @@ enum {
     LAUNCH_WITH,   /* the same of a launch with a configuration */
     TARGET,        /* bytes to which a parameter points, before or after the call */
     FREED,         /* the memory at the first parameter, as it is at the beginning */
-    GONE,          /* the same, noted at the end */
     MEMORY_MADE,   /* memory whose address the call has written to such bytes */
     MEMORY_MAPPED, /* the memory at the first parameter, as it is at the end */
-    NAME           /* the name of a call that is not known */
+    NAME,          /* the name of a call that is not known, for parameters */
+    UPLOAD,        /* what the pinned memory has from which it will copy */
+    UPLOADED       /* what such memory of the latest uploads has by now */
 };
 enum { PER_THREAD = 1 /* its null stream is the thread's */, UNLOADS = 2, ENDS_CAPTURE = 4 };
-enum { ENDS_STREAM = 8, ENDS_CONTEXT = 16, MAKES_STREAM = 32 };
+enum { ENDS_STREAMS = 8, MAKES_STREAM = 16 };
 
 /* Functions of the driver. */
 EXPORT struct {
@@ -77,17 +82,16 @@ EXPORT struct {
     const void *code_type, *string_type, *bytes_type;
     int32_t current_frame, of_cframe; /* of_cframe: -1 if the state points to the frame */
     int32_t frame_code, frame_instruction, frame_previous, frame_owner;
-    int32_t code_units, code_begins, code_file, code_name, code_lines, code_first_line;
+    int32_t code_units, code_begins, code_file, code_lines, code_first_line;
     int32_t string_state, string_ascii, string_compact, bytes_data;
 } recorder_python;
 #define python recorder_python
 enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C = 3 }; /* frames */
 enum { LEGACY = 1, OF_THREAD = 2 };              /* handles of streams */
 
-EXPORT _Atomic int recorder_lines;        /* listeners that want the lines of calls */
-EXPORT _Atomic int recorder_launch_lines; /* those that want them of launches too */
-EXPORT _Atomic int recorder_notices;      /* those to be told of new lines */
-EXPORT _Atomic int recorder_is_noticing;  /* `notice` has still to come */
+EXPORT _Atomic int recorder_of_races; /* listeners to be told of new lines, those of launches too */
+EXPORT _Atomic int recorder_notice;   /* NEW_LINE, TOLD: and `notice` has still to come */
+enum { NEW_LINE = 1, TOLD = 2 };
 
 /* -- what Python reads ------------------------------------------------------------------------- */
 
@@ -99,18 +103,17 @@ EXPORT const uint32_t recorder_source = SOURCE; /* what this was built from */
 struct fact {
     uint32_t size;      /* bytes of the whole record */
     uint16_t call;      /* 0: a stream that was met, with a struct stream for parameters */
-    uint8_t has_failed; /* the thread's latest call of this number has failed */
+    uint8_t has_failed;
     uint8_t more;       /* as in the plan */
     uint32_t thread;
     uint32_t fields; /* bytes of the parameters */
-    uint64_t context;
+    uint64_t context, stream; /* the stream's handle; 0 for a call without one */
     struct place *place;
     int64_t since;   /* of a call that has ended: the facts before it began; else -1 */
     uint64_t beside; /* bytes beside the parameters */
 };
 struct chunk {
-    struct chunk *next;
-    uint64_t first; /* the number of its first fact */
+    struct chunk *next; /* the one before it */
     size_t used, size;
     char bytes[];
 };
@@ -120,6 +123,9 @@ struct stream {
 };
 struct memory {
     uint64_t start, size, sort, context;
+};
+struct content {
+    uint64_t at, size, digest; /* of the bytes that are looked at */
 };
 struct kernel {
     struct kernel *next;
@@ -133,41 +139,40 @@ struct text {
     const char *data;
     uint32_t bytes, width; /* of a character: 1, 2 or 4; 0 in bytes */
 };
-struct code {
-    struct code *next;
-    const void *address; /* a hint: another code can have had it */
-    struct text file, name, lines;
-    int32_t first_line, is_library;
-};
 struct place {
     struct place *next;
-    struct code *code;
-    int64_t at; /* the code unit */
+    const void *code; /* a hint: another code can have had its address */
+    int64_t at;       /* the code unit */
+    struct text file, lines;
+    int32_t first_line, is_library;
 };
 
 /* -- what is kept while there are listeners ---------------------------------------------------- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t session; /* odd while calls are noted */
-static _Atomic int notice_is_due;
-static const uint32_t *libraries; /* beginnings of their files; NULL: no lines are wanted */
-static struct chunk *first_chunk, *last_chunk, *kept;
-static struct met {
-    struct met *next;
-    uint64_t handle, context;
-    uint32_t thread;
-    int is_known; /* else it captured, and is asked again */
-} *streams[BUCKETS];
-static struct kernel *kernels[BUCKETS];
-static struct code *codes[BUCKETS];
-static struct place *places[BUCKETS];
+static void *const *libraries; /* beginnings of their files; NULL: no lines are wanted */
+static struct chunk *noted, *kept;
+static struct {
+    struct met {
+        struct met *next;
+        uint64_t handle, context;
+        uint32_t thread;
+        int is_known; /* else it captured, and is asked again */
+    } *streams[BUCKETS];
+    struct kernel *kernels[BUCKETS];
+    struct place *places[BUCKETS];
+    struct content uploads[UPLOADS]; /* the latest ones, with their streams */
+    size_t next_upload;
+} tables;
 
 static __thread uint32_t own_thread;
-static __thread struct {
+static __thread struct begun {
     uint64_t session, since;
     struct memory memory;
     uint32_t call;
-} begun; /* the call of this thread that has begun, if its end is noted */
+    struct fact *fact; /* NULL if its beginning is not noted */
+} begun;               /* the latest call of this thread */
 
 static uint32_t this_thread(void) {
     if (!own_thread) own_thread = (uint32_t)syscall(SYS_gettid);
@@ -192,7 +197,7 @@ static void *room(struct chunk **chunk, size_t size) {
         size_t most = size > CHUNK ? size : CHUNK;
         struct chunk *made = malloc(sizeof *made + most);
         if (!made) return NULL;
-        *made = (struct chunk){*chunk, recorder_count, 0, most};
+        *made = (struct chunk){*chunk, 0, most};
         *chunk = made;
     }
     (*chunk)->used += size;
@@ -216,16 +221,12 @@ static void let_go(struct chunk **chunks) {
  */
 
 static struct text text_of(const void *object) {
-    struct text text = {"", 0, 0};
-    if (TYPE(object) == python.string_type) {
-        uint32_t state = AT(object, python.string_state, uint32_t);
-        int32_t begins = state >> 6 & 1 ? python.string_ascii : python.string_compact;
-        text.width = state >> 2 & 7;
-        text = (struct text){(char *)object + begins, LENGTH(object) * text.width, text.width};
-    } else if (TYPE(object) == python.bytes_type) {
-        text = (struct text){(char *)object + python.bytes_data, LENGTH(object), 0};
-    }
-    return text;
+    if (TYPE(object) == python.bytes_type)
+        return (struct text){(char *)object + python.bytes_data, LENGTH(object), 0};
+    if (TYPE(object) != python.string_type) return (struct text){"", 0, 0};
+    uint32_t state = AT(object, python.string_state, uint32_t), width = state >> 2 & 7;
+    int32_t begins = state >> 6 & 1 ? python.string_ascii : python.string_compact;
+    return (struct text){(char *)object + begins, LENGTH(object) * width, width};
 }
 
 static int same(struct text one, struct text other) {
@@ -233,49 +234,32 @@ static int same(struct text one, struct text other) {
            !memcmp(one.data, other.data, one.bytes);
 }
 
-static uint32_t character(struct text text, size_t at) {
-    if (at * text.width >= text.bytes) return 0;
-    if (text.width == 1) return ((const uint8_t *)text.data)[at];
-    return text.width == 2 ? ((const uint16_t *)text.data)[at] : ((const uint32_t *)text.data)[at];
-}
-
 static int is_library(struct text file) {
-    for (const uint32_t *one = libraries; *one; one++) {
-        size_t at = 0;
-        while (one[at] && one[at] == character(file, at)) at++;
-        if (!one[at]) return 1;
-        while (*one) one++;
+    for (void *const *one = libraries; *one; one++) {
+        struct text begins = text_of(*one), start = file;
+        if (start.bytes > begins.bytes) start.bytes = begins.bytes;
+        if (same(start, begins)) return 1;
     }
     return 0;
 }
 
-/* The address finds a code, and its content proves it: when a code has died, another one can have
- * its address. */
-static struct code *code_at(const void *object) {
-    struct code **slot = &codes[bucket((uintptr_t)object)];
-    struct text file = text_of(AT(object, python.code_file, void *));
-    struct text name = text_of(AT(object, python.code_name, void *));
-    struct text lines = text_of(AT(object, python.code_lines, void *));
-    int32_t first_line = AT(object, python.code_first_line, int32_t);
-    for (struct code *one = *slot; one; one = one->next)
-        if (one->address == object && one->first_line == first_line && same(one->name, name) &&
+/* The address of a code finds a place, and the content proves it: when a code has died, another one
+ * can have its address. */
+static struct place *place_at(const void *code, int64_t at) {
+    struct place **slot = &tables.places[bucket((uintptr_t)code + (uint64_t)at)];
+    struct text file = text_of(AT(code, python.code_file, void *));
+    struct text lines = text_of(AT(code, python.code_lines, void *));
+    int32_t first_line = AT(code, python.code_first_line, int32_t);
+    for (struct place *one = *slot; one; one = one->next)
+        if (one->code == code && one->at == at && one->first_line == first_line &&
             same(one->file, file) && same(one->lines, lines))
             return one;
     file.data = copy(file.data, file.bytes);
-    name.data = copy(name.data, name.bytes);
     lines.data = copy(lines.data, lines.bytes);
-    if (!file.data || !name.data || !lines.data) return NULL;
-    struct code all = {*slot, object, file, name, lines, first_line, is_library(file)}, *made;
+    if (!file.data || !lines.data) return NULL;
+    struct place all = {*slot, code, at, file, lines, first_line, is_library(file)}, *made;
+    if (recorder_of_races && !recorder_notice && !all.is_library) recorder_notice = NEW_LINE;
     return (made = copy(&all, sizeof all)) ? *slot = made : NULL;
-}
-
-static struct place *place_at(struct code *code, int64_t at) {
-    struct place **slot = &places[bucket((uintptr_t)code + (uint64_t)at)];
-    for (struct place *one = *slot; one; one = one->next)
-        if (one->code == code && one->at == at) return one;
-    if (recorder_notices) notice_is_due = 1;
-    struct place all = {*slot, code, at}, *made = copy(&all, sizeof all);
-    return made ? *slot = made : NULL;
 }
 
 /* Find the thread's frames, the innermost first; with `users` those of libraries are passed over. A
@@ -291,10 +275,10 @@ static int frames(struct place **found, int most, int users) {
         if (owner >= OWNED_BY_C || !object || TYPE(object) != python.code_type) continue;
         char *units = (char *)object + python.code_units;
         int64_t at = (AT(frame, python.frame_instruction, char *) - units) / 2;
-        int is_generator = owner == OWNED_BY_GENERATOR;
-        if (at < (is_generator ? 0 : AT(object, python.code_begins, int32_t))) continue;
-        struct code *code = code_at(object);
-        if (code && !(users && code->is_library) && (found[count] = place_at(code, at))) count++;
+        int32_t begins = AT(object, python.code_begins, int32_t);
+        if (at < begins && (owner != OWNED_BY_GENERATOR || at < 0)) continue;
+        struct place *place = place_at(object, at);
+        if (place && !(users && place->is_library)) found[count++] = place;
     }
     return count;
 }
@@ -342,7 +326,7 @@ static void ask_for_parameters(struct kernel *kernel, uint64_t function) {
 /* -- with the lock ----------------------------------------------------------------------------- */
 
 static struct kernel *kernel_of(uint64_t function) {
-    struct kernel *one = kernels[bucket(function)];
+    struct kernel *one = tables.kernels[bucket(function)];
     while (one && one->function != function) one = one->next;
     return one;
 }
@@ -350,14 +334,14 @@ static struct kernel *kernel_of(uint64_t function) {
 static struct kernel *new_kernel(const struct kernel *asked, const char *symbol) {
     size_t count = asked->count < 0 ? 0 : (size_t)asked->count;
     struct kernel *made = copy(asked, sizeof *asked + count * sizeof *asked->parameters);
-    struct kernel **slot = &kernels[bucket(asked->function)];
+    struct kernel **slot = &tables.kernels[bucket(asked->function)];
     if (!made || !(made->symbol = copy(symbol, strlen(symbol) + 1))) return NULL;
     made->next = *slot;
     return *slot = made;
 }
 
 static struct met *met(uint64_t handle, uint64_t context) {
-    struct met *one = streams[bucket(handle)];
+    struct met *one = tables.streams[bucket(handle)];
     for (; one; one = one->next)
         if (one->handle == handle && (handle > OF_THREAD || one->context == context) &&
             (handle != OF_THREAD || one->thread == this_thread()))
@@ -365,26 +349,16 @@ static struct met *met(uint64_t handle, uint64_t context) {
     return one;
 }
 
-static void forget(uint64_t handle, uint64_t context) {
-    struct met *known = met(handle, context);
-    if (known) known->handle = 0;
-}
-
 /* Add a fact with the first bytes beside its parameters; return the room for the others. */
 static char *note(struct fact fact, const void *fields, const void *beside, size_t bytes) {
     if (!(session & 1)) return NULL; /* the last listener has closed meanwhile */
     size_t head = sizeof fact + ROUNDED(fact.fields), size = head + ROUNDED(fact.beside);
-    struct chunk *before = last_chunk;
-    char *at = room(&last_chunk, size);
+    char *at = room(&noted, size);
     recorder_lost += !at;
     if (!at) return NULL;
-    if (last_chunk != before) { /* these lead from old to new, unlike those of what is kept */
-        *(before ? &before->next : &first_chunk) = last_chunk;
-        last_chunk->next = NULL;
-    }
     fact.size = (uint32_t)size;
     fact.thread = this_thread();
-    memcpy(at, &fact, sizeof fact);
+    begun.fact = memcpy(at, &fact, sizeof fact);
     if (fact.fields) memcpy(at + sizeof fact, fields, fact.fields);
     recorder_count++;
     return bytes ? (char *)memcpy(at + head, beside, bytes) + bytes : at + head;
@@ -402,28 +376,25 @@ struct data {
 };
 
 static uint64_t stream_of(const struct plan *plan, const char *fields) {
-    uint64_t handle = 0;
-    if (plan->more == LAUNCH_WITH)
-        handle = AT(AT(fields, 0, char *), 32, uint64_t); /* of its CUlaunchConfig */
-    else if (plan->stream < NULL_STREAM)
-        handle = AT(fields, plan->stream, uint64_t);
+    if (plan->stream == NO_STREAM) return 0;
+    if (plan->more == LAUNCH_WITH) fields = AT(fields, 0, char *); /* its CUlaunchConfig */
+    uint64_t handle = plan->stream == NULL_STREAM ? 0 : AT(fields, plan->stream, uint64_t);
     return handle ? handle : plan->flags & PER_THREAD ? OF_THREAD : LEGACY;
 }
 
 /* Note what a stream is that was not met before, or is new. */
 static void look_at(uint64_t handle, uint64_t context, int is_new) {
     pthread_mutex_lock(&lock);
-    if (is_new) forget(handle, context); /* one that has ended with its context */
-    struct met *known = met(handle, context);
-    int is_known = known && known->is_known;
+    struct met *known = met(handle, context); /* if it is new, one that ended with its context */
+    int is_known = known && known->is_known && !is_new;
     pthread_mutex_unlock(&lock);
     if (is_known) return;
     struct stream found = stream_with(handle, context);
-    struct fact fact = {.fields = sizeof found, .context = context, .since = -1};
+    struct fact fact = {.fields = sizeof found, .context = context, .stream = handle, .since = -1};
     pthread_mutex_lock(&lock);
     known = met(handle, context);
-    if (!known || (!known->is_known && !found.is_capturing)) note(fact, &found, NULL, 0);
-    struct met **slot = &streams[bucket(handle)];
+    if (is_new || !known || (!known->is_known && !found.is_capturing)) note(fact, &found, NULL, 0);
+    struct met **slot = &tables.streams[bucket(handle)];
     struct met all = {*slot, handle, context, this_thread(), 0};
     if (!known && (known = copy(&all, sizeof all))) *slot = known;
     if (known) known->is_known = !found.is_capturing;
@@ -462,8 +433,8 @@ static void launch(const struct plan *plan, struct fact fact, const struct data 
     if (kernel) {
         const char *buffer = !pointers && kernel->count > 0 ? packed(extra, kernel) : NULL;
         uint64_t is_known = kernel->count == 0 || (kernel->count > 0 && (pointers || buffer));
-        uint64_t head[] = {(uintptr_t)kernel, stream_of(plan, fields), is_known};
-        if (recorder_launch_lines) frames(&fact.place, 1, 1);
+        uint64_t head[] = {(uintptr_t)kernel, is_known};
+        if (recorder_of_races) frames(&fact.place, 1, 1);
         fact.beside = sizeof head + (is_known ? kernel->bytes : 0);
         char *to = note(fact, NULL, head, sizeof head);
         for (int one = 0; to && is_known && one < kernel->count; one++) {
@@ -475,19 +446,58 @@ static void launch(const struct plan *plan, struct fact fact, const struct data 
     pthread_mutex_unlock(&lock);
 }
 
+/* Look at what the memory of an upload has; return 0 if it is not there any more. The system copies
+ * it, because a program may unmap it at any time. */
+static int look(struct content *memory) {
+    uint64_t words[LOOKED_AT / 8 + 1], digest = memory->size;
+    size_t pieces = memory->size > LOOKED_AT ? PIECES : 1;
+    size_t length = pieces > 1 ? LOOKED_AT / PIECES : memory->size;
+    size_t last = memory->size - length;
+    struct iovec to = {words, length * pieces}, from[PIECES];
+    for (size_t one = 0; one < pieces; one++)
+        from[one] = (struct iovec){(char *)memory->at + last * one / (PIECES - 1), length};
+    words[to.iov_len / 8] = 0;
+    if (process_vm_readv(getpid(), &to, 1, from, pieces, 0) != (ssize_t)to.iov_len) return 0;
+    for (size_t one = 0; one < (to.iov_len + 7) / 8; one++)
+        digest = (digest ^ words[one] ^ digest >> 29) * 0x9E3779B97F4A7C15u;
+    memory->digest = digest;
+    return 1;
+}
+
+/* Look at the memory of an upload, or of the latest ones, for the last time if their stream has
+ * come; return the bytes of what is known. */
+static size_t contents(struct content *found, const char *upload, uint64_t stream) {
+    struct content *one = tables.uploads, *end = one + UPLOADS;
+    if (upload) {
+        while (one < end && memcmp(one, upload, offsetof(struct content, digest))) one++;
+        if (one == end) one = tables.uploads + tables.next_upload++ % UPLOADS;
+        *one = (struct content){AT(upload, 0, uint64_t), AT(upload, 8, uint64_t), stream};
+        end = one + 1;
+    }
+    size_t count = 0;
+    for (; one < end; one++) {
+        found[count] = *one;
+        count += one->size && look(&found[count]);
+        if (!upload && one->digest == stream) one->size = 0;
+    }
+    return count * sizeof *found;
+}
+
 /* Note a call at its beginning or end, with `memory` that was asked for at its beginning. */
 static void add(const struct plan *plan, struct fact fact, const struct data *data,
                 struct memory memory) {
     const char *fields = data->fields;
     const void *beside = &memory;
+    struct content found[UPLOADS];
     fact.fields = plan->size;
-    fact.beside = plan->more ? sizeof memory : 0;
+    fact.beside = plan->more && plan->more < UPLOAD ? sizeof memory : 0;
     if (plan->more == TARGET) {
         beside = AT(fields, plan->at, void *);
         fact.beside = beside ? plan->length : 0;
     } else if (plan->more == NAME) {
-        beside = data->name;
-        fact.beside = strlen(data->name);
+        fields = data->name;
+        fact.fields = (uint32_t)strlen(fields);
+        fact.beside = 0;
     } else if (plan->more == MEMORY_MADE || plan->more == MEMORY_MAPPED) {
         uint64_t address = AT(fields, 0, uint64_t);
         if (plan->more == MEMORY_MADE) address = *(uint64_t *)address;
@@ -496,45 +506,42 @@ static void add(const struct plan *plan, struct fact fact, const struct data *da
             memory = (struct memory){address, plan->size > 8 ? AT(fields, 8, uint64_t) : 1, 0, 0};
     }
     pthread_mutex_lock(&lock);
-    if (recorder_lines) frames(&fact.place, 1, 1);
+    int is_pinned = plan->more == UPLOADED || (plan->more == UPLOAD && memory.sort == 1);
+    if (is_pinned && recorder_of_races) {
+        fact.beside = contents(found, plan->at ? fields + plan->at : NULL, fact.stream);
+        beside = found;
+    }
+    frames(&fact.place, 1, 1);
     note(fact, fields, beside, fact.beside);
-    if (plan->flags & UNLOADS) memset(kernels, 0, sizeof kernels); /* new ones get the handles */
-    if (plan->flags & ENDS_CONTEXT) memset(streams, 0, sizeof streams); /* as above */
-    if (plan->flags & ENDS_STREAM) forget(stream_of(plan, fields), data->context);
+    /* others get the handles */
+    if (plan->flags & UNLOADS) memset(tables.kernels, 0, sizeof tables.kernels);
+    if (plan->flags & ENDS_STREAMS) memset(tables.streams, 0, sizeof tables.streams);
     pthread_mutex_unlock(&lock);
 }
 
 static void begins(const struct plan *plan, struct fact fact, const struct data *data) {
     struct memory memory = {0, 0, 0, 0};
-    if (plan->stream != NO_STREAM) look_at(stream_of(plan, data->fields), data->context, 0);
+    if (fact.stream) look_at(fact.stream, data->context, 0);
+    if (plan->more == FREED || plan->more == UPLOAD)
+        memory = memory_at(AT(data->fields, plan->at, uint64_t));
+    begun = (struct begun){session, recorder_count, memory, fact.call, NULL};
     if (plan->more == LAUNCH || plan->more == LAUNCH_WITH) return launch(plan, fact, data);
-    if (plan->more == FREED || plan->more == GONE)
-        memory = memory_at(AT(data->fields, 0, uint64_t));
-    if (plan->when & AT_END) {
-        begun.session = session;
-        begun.since = recorder_count;
-        begun.memory = memory;
-        begun.call = fact.call;
-    }
     if (plan->when & AT_BEGINNING) add(plan, fact, data, memory);
 }
 
 static void ends(const struct plan *plan, struct fact fact, const struct data *data) {
     int is_own = begun.session == session && begun.call == fact.call;
-    if (is_own) begun.session = 0;
     if (!*data->result && plan->when & AT_END) {
-        struct memory memory = {0, 0, 0, 0};
         fact.since = (int64_t)(is_own ? begun.since : recorder_count);
         if (plan->flags & MAKES_STREAM) look_at(*AT(data->fields, 0, uint64_t *), data->context, 1);
-        add(plan, fact, data, is_own ? begun.memory : memory);
+        add(plan, fact, data, is_own ? begun.memory : (struct memory){0});
     } else if (*data->result && plan->when & AT_BEGINNING) {
         int is_capturing = 1; /* a capture can end without a graph */
-        if (plan->flags & ENDS_CAPTURE &&
-            driver.stream_is_capturing(stream_of(plan, data->fields), &is_capturing))
-            is_capturing = 1;
-        fact.has_failed = 1;
+        int is_end = plan->flags & ENDS_CAPTURE;
+        if (is_end && driver.stream_is_capturing(fact.stream, &is_capturing)) is_capturing = 1;
         pthread_mutex_lock(&lock);
-        if (is_capturing) note(fact, NULL, NULL, 0);
+        if (is_capturing && is_own && begun.session == session && begun.fact)
+            begun.fact->has_failed = 1;
         pthread_mutex_unlock(&lock);
     }
 }
@@ -544,16 +551,13 @@ EXPORT void recorder_call(void *user, int domain, uint32_t call, const struct da
     (void)user, (void)domain;
     const struct plan *plan = &recorder_plans[call % CALLS];
     if (!(session & 1) || !plan->when) return;
-    struct fact fact = {.call = (uint16_t)call, .more = plan->more, .context = data->context};
-    fact.since = -1;
+    struct fact fact = {.call = (uint16_t)call, .more = plan->more, .context = data->context,
+                        .stream = stream_of(plan, data->fields), .since = -1};
     (data->site ? ends : begins)(plan, fact, data);
-    if (notice_is_due && !atomic_exchange(&recorder_is_noticing, 1)) {
-        notice_is_due = 0;
-        if (python.add_pending_call(python.notice, NULL)) { /* too many wait already */
-            notice_is_due = 1;
-            recorder_is_noticing = 0;
-        }
-    }
+    int state = NEW_LINE;
+    if (atomic_compare_exchange_strong(&recorder_notice, &state, TOLD) &&
+        python.add_pending_call(python.notice, NULL)) /* too many wait already */
+        recorder_notice = NEW_LINE;
 }
 
 /* -- for Python -------------------------------------------------------------------------------- */
@@ -563,29 +567,25 @@ EXPORT void recorder_note(int on) {
     pthread_mutex_lock(&lock);
     recorder_count = recorder_lost = 0;
     session = (session | 1) + !on; /* odd if it is on */
-    memset(streams, 0, sizeof streams);
-    memset(kernels, 0, sizeof kernels);
-    memset(codes, 0, sizeof codes);
-    memset(places, 0, sizeof places);
-    let_go(&first_chunk);
+    memset(&tables, 0, sizeof tables);
+    let_go(&noted);
     let_go(&kept);
-    last_chunk = NULL;
     pthread_mutex_unlock(&lock);
 }
 
-/* Return the oldest chunk; none of those that are there changes from now on, until they go. */
+/* Return the newest chunk; none of those that are there changes from now on, until they go. */
 EXPORT const struct chunk *recorder_read(void) {
     pthread_mutex_lock(&lock);
-    if (last_chunk) last_chunk->size = last_chunk->used;
+    struct chunk *newest = noted;
+    if (newest) newest->size = newest->used;
     pthread_mutex_unlock(&lock);
-    return first_chunk;
+    return newest;
 }
 
-/* Have lines, of frames whose files begin otherwise than those of libraries: texts in UTF-32, each
- * of which ends with a 0, the last one with two. NULL: none from now on, and no thread is looking
- * at its frames when this returns. When the interpreter ends, it frees states of threads that are
- * still in C calls. */
-EXPORT void recorder_have_lines(const uint32_t *files_of_libraries) {
+/* Have lines, of frames whose files begin otherwise than those of libraries: objects of Python's,
+ * the last one NULL. No objects: no lines from now on, and no thread is looking at its frames when
+ * this returns. When the interpreter ends, it frees states of threads that are still in C calls. */
+EXPORT void recorder_have_lines(void *const *files_of_libraries) {
     pthread_mutex_lock(&lock);
     libraries = files_of_libraries;
     pthread_mutex_unlock(&lock);

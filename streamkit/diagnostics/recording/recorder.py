@@ -11,6 +11,7 @@ import _thread
 import atexit
 import ctypes
 import functools
+import itertools
 import struct
 import sys
 import zlib
@@ -38,17 +39,21 @@ _WATCHED = [*filter(None, CALLS), *UNKNOWN]
 # What ``recorder.c`` calls a plan.
 _PLAN = struct.Struct("<HBBBBBB")
 _AT_BEGINNING, _AT_END = 1, 2
-_LAUNCH, _LAUNCH_WITH, _TARGET, _FREED, _GONE, _MEMORY_MADE, _MEMORY_MAPPED, _NAME = range(1, 9)
-_LAUNCHES = _LAUNCH, _LAUNCH_WITH
-_NULL_STREAM, _NO_STREAM = 254, 255
+_LAUNCH, _LAUNCH_WITH, _TARGET, _FREED, _MEMORY_MADE, _MEMORY_MAPPED, _NAME = range(1, 8)
+_UPLOAD, _UPLOADED = 8, 9
+_LAUNCHES, _UPLOADS = (_LAUNCH, _LAUNCH_WITH), (_UPLOAD, _UPLOADED)
+_OF_CONFIGURATION, _NULL_STREAM, _NO_STREAM = 32, 254, 255
 _PER_THREAD = 1
-_FLAGS = {"code unloaded": 2, "end of capture": 4, "stream destroyed": 8, "not followed": 16,
-          "stream made": 32}  # fmt: skip
+_FLAGS = {"code unloaded": 2, "end of capture": 4, "stream destroyed": 8, "not followed": 8,
+          "stream made": 16}  # fmt: skip
 _MORE = {
-    "launch": _LAUNCH, "launch with more": _LAUNCH_WITH, "free": _FREED, "free and wait": _GONE,
-    "memory gone": _GONE, "allocation": _MEMORY_MADE, "memory made": _MEMORY_MADE,
-    "memory mapped": _MEMORY_MAPPED,
+    "launch": _LAUNCH, "launch with more": _LAUNCH_WITH, "free": _FREED, "free and wait": _FREED,
+    "memory gone": _FREED, "allocation": _MEMORY_MADE, "memory made": _MEMORY_MADE,
+    "memory mapped": _MEMORY_MAPPED, "event done": _UPLOADED, "stream done": _UPLOADED,
+    "device done": _UPLOADED, "copy and wait": _UPLOADED,
 }  # fmt: skip
+_FROM_PINNED = {"cuMemcpyHtoDAsync", "cuMemcpyAsync"}
+"""The calls that can copy from pinned memory of the host, and return before they have read it."""
 _TARGETS = {"copy of rows": 128, "graph node": 24, "stream made": 8, "event made": 8,
             "foreign event": 8}  # fmt: skip
 """The bytes to which a field points, by the kinds of calls that have them noted."""
@@ -59,11 +64,12 @@ _WHEN = {"copy and wait": _AT_BEGINNING | _AT_END} | dict.fromkeys((
 """The kinds of calls whose end counts too, or alone."""
 
 # What it notes.
-_CHUNK = struct.Struct("<QQQQ")  # the next one, the number of the first fact, bytes
-_HEAD = struct.Struct("<IHBBIIQQqQ")
-_OF_LAUNCH = struct.Struct("<QQQ")  # the kernel, the stream, whether the parameters are known
+_CHUNK = struct.Struct("<QQ8x")  # the one before it, bytes
+_HEAD = struct.Struct("<IHBBIIQQQqQ")
+_OF_LAUNCH = struct.Struct("<QQ")  # the kernel, whether the parameters are known
 _KERNEL = struct.Struct("<16xQi8x")  # its symbol, the number of its parameters
 _MEMORY = struct.Struct("<QQi4xQ")
+_CONTENT = struct.Struct("<QQQ")
 _HOST_MEMORY = 1
 
 # The functions of the driver that it calls, in its order.
@@ -84,7 +90,6 @@ class Listener(NamedTuple):
     """A part of the program during which calls are noted."""
 
     begin: int
-    of_launches: bool
     notice: Callable[[], object] | None
 
 
@@ -97,7 +102,7 @@ class Subscription:
         self._cupti: Any = None
         self._handle = ctypes.c_void_p()
         self._recorder: Any = None
-        self._files = b""  # which the recorder reads
+        self._files: tuple[object, ...] = ()  # which the recorder reads
         self._notice = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._noticed)
 
     @property
@@ -105,21 +110,20 @@ class Subscription:
         """The number of facts so far."""
         return self._number("count").value if self._listeners else 0
 
-    def open(
-        self, notice: Callable[[], object] | None = None, *, of_launches: bool = True
-    ) -> Listener:
+    def open(self, notice: Callable[[], object] | None = None) -> Listener:
         """Note calls from now on, until ``close``, with their lines.
 
-        Without ``of_launches`` launches have no lines, unless another listener wants them. The main
-        thread calls ``notice`` soon after a call that comes from a line which was not met before.
-        NoCallbacksError if there is no recorder or no CUPTI, or CUPTI serves another tool.
+        The main thread calls ``notice`` soon after a call that comes from a line which was not met
+        before. Launches have lines, and uploads digests of pinned memory, only if some listener has
+        a ``notice``. NoCallbacksError if there is no recorder or no CUPTI, or CUPTI serves another
+        tool.
         """
         with self._lock:
             if not self._listeners:
                 self._begin(_find(), load())
-            found = Listener(self.count, of_launches, notice)
+            found = Listener(self.count, notice)
             self._listeners.append(found)
-            self._tell_of_wishes()
+            self._tell_of_races()
             return found
 
     def close(self, listener: Listener) -> tuple[list[Fact], int]:
@@ -130,7 +134,7 @@ class Subscription:
         with self._lock:
             end, lost = self.count, self._number("lost").value
             self._listeners = [one for one in self._listeners if one is not listener]
-            self._tell_of_wishes()
+            self._tell_of_races()
             is_last = not self._listeners
             if is_last and not loader.is_forked:  # CUPTI is the parent's
                 for number in _WATCHED:
@@ -145,10 +149,9 @@ class Subscription:
     def _number(self, name: str, kind: Any = ctypes.c_uint64) -> Any:
         return kind.in_dll(self._recorder, f"recorder_{name}")
 
-    def _tell_of_wishes(self) -> None:
-        wishes = [(True, one.of_launches, one.notice is not None) for one in self._listeners]
-        for place, name in enumerate(("lines", "launch_lines", "notices")):
-            self._number(name, ctypes.c_int).value = sum(wish[place] for wish in wishes)
+    def _tell_of_races(self) -> None:
+        count = sum(one.notice is not None for one in self._listeners)
+        self._number("of_races", ctypes.c_int).value = count
 
     def _begin(self, cupti: Any, recorder: Any) -> None:
         self._recorder, self._handle = recorder, ctypes.c_void_p()
@@ -156,9 +159,10 @@ class Subscription:
         self._number("driver", ctypes.c_void_p * len(functions))[:] = functions
         if has_lines():
             files = places.files_of_libraries()
+            texts = (ctypes.c_void_p * (len(files) + 1))(*map(id, files))  # the last one is NULL
             self._number("python", ctypes.c_void_p * 3)[2] = _address(self._notice)
-            recorder.recorder_have_lines(files)
-            self._files = files  # the recorder reads the older ones no more
+            recorder.recorder_have_lines(texts)
+            self._files = files, texts  # the recorder reads the older ones no more
         code = cupti.cuptiSubscribe(ctypes.byref(self._handle), recorder.recorder_call, None)
         if code:
             why = f"CUPTI answers {code}, because it does not fit this driver"
@@ -169,14 +173,14 @@ class Subscription:
                 )
             raise RefusedError(why)
         self._cupti = cupti
-        self._number("is_noticing", ctypes.c_int).value = 0
+        self._number("notice", ctypes.c_int).value = 0
         recorder.recorder_note(1)
         for number in _WATCHED:  # an older CUPTI does not know the newest calls
             cupti.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def _noticed(self, _: object) -> int:
         """Tell the listeners of new lines: in the main thread, between two of its instructions."""
-        self._number("is_noticing", ctypes.c_int).value = 0
+        self._number("notice", ctypes.c_int).value = 0
         try:
             for notice in [one.notice for one in self._listeners if one.notice is not None]:
                 notice()
@@ -194,44 +198,47 @@ subscription: Subscription = Subscription()
 def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
     """Yield the facts with numbers from ``begin`` to ``end``, which count from ``begin``."""
     place_at, kernel_at = functools.cache(frames.place_at), functools.cache(_kernel)
+    for head, fields, noted in itertools.islice(_records(recorder), begin, end):
+        _, call, has_failed, sort, thread, _, context, stream, place, since, _ = head
+        beside: Any = noted or None
+        if has_failed:
+            beside = FAILED
+        elif sort in _LAUNCHES:
+            beside = _launch(kernel_at, noted)
+        elif sort == _TARGET and since >= 0:
+            beside = int.from_bytes(noted, "little")
+        elif _FREED <= sort <= _MEMORY_MAPPED:
+            first, length, kind, owner = _MEMORY.unpack(noted)
+            beside = Allocation(first, length, kind == _HOST_MEMORY, owner) if length else None
+        elif sort in _UPLOADS:
+            beside = tuple(_CONTENT.iter_unpack(noted))
+        ended = None if since < 0 else since - begin
+        yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream)
+
+
+def _records(recorder: Any) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
+    """Yield the head of each fact, its parameters, and what was noted beside them."""
+    chunks: list[tuple[int, int]] = []
     chunk = recorder.recorder_read()
     while chunk:
-        following, number, used, _ = _CHUNK.unpack(ctypes.string_at(chunk, _CHUNK.size))
-        data = ctypes.string_at(chunk + _CHUNK.size, used) if number < end else b""
-        at = 0
-        while at < len(data) and number < end:
-            size, call, has_failed, sort, thread, given, context, place, since, more = (
-                _HEAD.unpack_from(data, at)
-            )
+        before, used = _CHUNK.unpack(ctypes.string_at(chunk, _CHUNK.size))
+        chunks.append((chunk + _CHUNK.size, used))
+        chunk = before
+    for chunk, used in reversed(chunks):
+        data, at = ctypes.string_at(chunk, used), 0
+        while at < used:
+            head = _HEAD.unpack_from(data, at)
             start = at + _HEAD.size
-            fields = data[start : start + given]
-            start += -(-given // 8) * 8
-            beside: Any = data[start : start + more] if more else None
-            at += size
-            number += 1
-            if number <= begin:
-                continue
-            if has_failed:
-                beside = FAILED
-            elif sort in _LAUNCHES:
-                beside = _launch(kernel_at, beside)
-            elif sort == _TARGET and since >= 0:
-                beside = int.from_bytes(beside, "little")
-            elif _FREED <= sort <= _MEMORY_MAPPED:
-                first, length, kind, owner = _MEMORY.unpack(beside)
-                beside = Allocation(first, length, kind == _HOST_MEMORY, owner) if length else None
-            elif sort == _NAME:
-                fields, beside = beside, None
-            ended = None if since < 0 else since - begin
-            yield Fact(call, thread, context, fields, place_at(place), beside, ended)
-        chunk = following
+            beside = start + -(-head[5] // 8) * 8
+            yield head, data[start : start + head[5]], data[beside : beside + head[10]]
+            at += head[0]
 
 
 def _launch(kernel_at: Callable[[int], tuple[str, struct.Struct]], beside: bytes) -> Kernel:
-    kernel, stream, is_known = _OF_LAUNCH.unpack_from(beside)
+    kernel, is_known = _OF_LAUNCH.unpack_from(beside)
     symbol, parameters = kernel_at(kernel)
     found = parameters.unpack_from(beside, _OF_LAUNCH.size) if is_known else None
-    return Kernel(symbol, stream, found)
+    return Kernel(symbol, found)
 
 
 def _kernel(address: int) -> tuple[str, struct.Struct]:
@@ -283,14 +290,15 @@ def has_lines() -> bool:
     if offsets is None:
         return False
     given = struct.pack(
-        "<6Q16i",
+        "<6Q15i",
         *map(_address, (api.PyGILState_GetThisThreadState, api.Py_AddPendingCall)),
         0,
         *map(id, (type(_plan.__code__), str, bytes)),
         *offsets,
     )
     (ctypes.c_char * len(given)).in_dll(recorder, "recorder_python").raw = given
-    recorder.recorder_have_lines(bytes(4))
+    no_files = ctypes.c_void_p()
+    recorder.recorder_have_lines(ctypes.byref(no_files))
     found = frames.are_seen(recorder)
     recorder.recorder_note(0)
     recorder.recorder_have_lines(None)
@@ -308,8 +316,11 @@ def _plan(number: int) -> bytes:
     kind, size, length = call.kind, call.fields.size, _TARGETS.get(call.kind, 0)
     at = size - 8 if kind == "graph node" else 0
     more = _TARGET if length else _MORE.get(kind, 0)
+    if call.name in _FROM_PINNED:
+        at, more = 8, _UPLOAD  # the byte of their source
     stream = _NULL_STREAM if kind in WORK else _NO_STREAM
-    stream = stream if call.stream is None else call.stream_at
+    stream = _OF_CONFIGURATION if more == _LAUNCH_WITH else stream
+    stream = stream if call.stream is None else call.stream
     flags = _PER_THREAD * call.is_per_thread | _FLAGS.get(kind, 0)
     return _PLAN.pack(size, _WHEN.get(kind, _AT_BEGINNING), more, at, length, stream, flags)
 

@@ -67,23 +67,11 @@ class CudaStep(NamedTuple):
 
 def steps(facts: Sequence[Fact]) -> list[CudaStep]:
     """Return the steps of a program, without failed calls and captured work: these do not run."""
-    reader, failed = _Steps(), _failed(facts)
+    reader = _Steps()
     for number, fact in enumerate(facts):
-        if number not in failed:
+        if fact.more is not FAILED:
             reader.read(number, fact)
     return sorted(reader.steps, key=lambda step: step.number)
-
-
-def _failed(facts: Sequence[Fact]) -> set[int]:
-    """Return the places of calls that failed, and of the facts that say so."""
-    found: set[int] = set()
-    latest: dict[tuple[int, int], int] = {}  # by calls and threads
-    for place, (call, thread, *_, more, _since) in enumerate(facts):
-        if more is FAILED:
-            found |= {place, latest.pop((call, thread), place)}
-        else:
-            latest[call, thread] = place
-    return found
 
 
 class _Steps:
@@ -100,13 +88,8 @@ class _Steps:
             call = DriverCall("unknown", name, _EMPTY, None, is_per_thread=False)
             self.steps.append(CudaStep(number, "unknown", call, fact, (), None))
             return
-        is_launch = call.kind in LAUNCHES
-        fields = tuple[int, ...](() if is_launch else call.fields.unpack(fact.fields))
-        queue = None
-        if is_launch:
-            queue = self._queue(fact, fact.more[1])
-        elif call.stream is not None or call.kind in WORK:
-            queue = self._queue(fact, call.stream_of(fields))
+        fields = tuple[int, ...](call.fields.unpack(fact.fields) if fact.fields else ())
+        queue = self._queue(fact, fact.stream) if fact.stream else None
         step = CudaStep(number, call.kind, call, fact, fields, queue)
         if call.kind == "stream met":
             if queue is not None and fields[_IS_CAPTURING] > 0:  # since before the block

@@ -19,7 +19,7 @@ from streamkit.diagnostics.recording import (  # CUPTI is played by code that is
     recorder,
 )
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # its end
-from support.cupti import NUMBER, PER_THREAD, Cupti, words
+from support.cupti import NUMBER, PER_THREAD
 from support.gpu.raw import (
     another_context,
     check,
@@ -29,22 +29,19 @@ from support.gpu.raw import (
     make_stream,
     on_device,
 )
+from support.played_driver import PlayedDriver
 
 pytestmark = pytest.mark.usefixtures("handles")  # what is noted of a queue is kept by handle
 
 ARRAY = 1 << 20
 
 
-class Calls(Cupti):
+class Calls(PlayedDriver):
     """Plays what a library asks of the driver."""
 
     def __init__(self):
         super().__init__()
         self.functions = {}
-
-    def ask(self, name, *fields, **how):
-        number = NUMBER[name]
-        super().call(number, words(*fields), **how)
 
     def launch(self, stream, symbol=b"cupy_add"):
         function = self.functions.setdefault(symbol, len(self.functions) + 1)
@@ -59,9 +56,10 @@ class Calls(Cupti):
 
 @pytest.fixture
 def cupti(monkeypatch):
-    played, context = Calls(), current_context()
+    played = Calls()
     monkeypatch.setattr(recorder, "_find", lambda: played)
-    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    for module in ("support.cupti", "support.played_driver"):
+        monkeypatch.setitem(places._is_users, module, False)
     yield played
     assert played.callback is None
 
@@ -134,10 +132,7 @@ def rows(to, pageable):
     return ctypes.create_string_buffer(struct.pack(f"<{side}{side}QQ", *values, 8, 2), 128)
 
 
-def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(
-    cupti, memory, monkeypatch
-):
-    monkeypatch.setitem(places._is_users, "support.cupti", False)
+def test_a_copy_of_pageable_memory_holds_the_host_at_a_line_and_has_a_remedy(cupti, memory):
     s, (device, pinned, pageable) = sk.new_stream(name="s"), memory
     copied = rows(device, pageable)
     for how in (
@@ -178,8 +173,7 @@ def test_memory_that_was_pinned_at_the_time_of_the_copy_holds_nothing(cupti, mem
     assert [one.blocks_host for one in report.work] == [False, True]
 
 
-def test_what_holds_the_host_is_told_with_its_line(cupti, monkeypatch):
-    monkeypatch.setitem(places._is_users, "support.cupti", False)
+def test_what_holds_the_host_is_told_with_its_line(cupti):
     s = sk.new_stream()
     with sk.audit() as report:
         cupti.ask("cuStreamSynchronize", s.handle)
@@ -317,8 +311,7 @@ def test_a_stream_or_context_that_ends_before_the_report_is_made_is_asked_for_no
         ends.close()
 
     monkeypatch.setattr(DriverRecording, "stop", stop_and_end)
-    context = ends.enter_context(another_context())
-    monkeypatch.setattr("support.cupti.CONTEXT", context)
+    ends.enter_context(another_context())
     stream, legacy = make_stream(), int(check(driver.cuStreamGetId(1)))
     with block() as report:
         cupti.fill(stream)
@@ -382,8 +375,7 @@ def test_a_sync_is_on_the_queue_of_its_stream(cupti, closed):
     assert told(report.synchronisations) == [("synchronisation", "sync", "mine")]
 
 
-def test_audits_and_races_nest(cupti, monkeypatch):
-    monkeypatch.setitem(places._is_users, "support.cupti", False)
+def test_audits_and_races_nest(cupti):
     s, t = sk.new_stream(), sk.new_stream()
     array = int(check(driver.cuMemAlloc(400)))
     with sk.audit() as outer:

@@ -268,9 +268,8 @@ def test_copies_fills_and_rows_use_what_they_say(cupti, array):
     assert copied(60, 61)[0] == [True]
 
 
-def test_memory_of_the_host_is_looked_at_if_it_is_pinned(cupti, array):
-    a, b = sk.new_stream("cuda"), sk.new_stream("cuda")
-    pinned, usual = int(check(driver.cuMemHostAlloc(64, 0))), np.zeros(64, np.uint8)
+def test_memory_of_the_host_is_looked_at_if_it_is_pinned(cupti, array, pinned):
+    a, b, usual = sk.new_stream("cuda"), sk.new_stream("cuda"), np.zeros(64, np.uint8)
     found = []
     for target in (pinned, usual.ctypes.data):
         with sk.races() as report:
@@ -280,12 +279,12 @@ def test_memory_of_the_host_is_looked_at_if_it_is_pinned(cupti, array):
         found.append([race.certain for race in report.races])
         assert report.coverage.understood == 2
     assert found == [[True], []]
-    check(driver.cuMemFreeHost(pinned))
 
 
 @pytest.fixture
 def pinned():
-    found = int(check(driver.cuMemHostAlloc(64, 0)))
+    found = int(check(driver.cuMemHostAlloc(100_000, 0)))
+    ctypes.memset(found, 0, 100_000)
     yield found
     check(driver.cuMemFreeHost(found))
 
@@ -363,21 +362,15 @@ def test_work_on_memory_that_nobody_knows_is_not_understood(cupti):
     assert str(report.coverage) == "0 of 2 operations understood; not: fill, copy."
 
 
-def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
+@pytest.mark.parametrize(
+    "name", ["cuLaunchNewKernel", "cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"]
+)
+def test_calls_after_which_not_all_is_known_are_named(cupti, array, name):
     s = sk.new_stream("cuda")
     with sk.races() as report:
         cupti.fill(s, array)
-        cupti.call(UNKNOWN[0], words(0), name=b"cuLaunchNewKernel")
-    assert report.coverage.missed == ("cuLaunchNewKernel",)
-
-
-@pytest.mark.parametrize("call", ["cuCtxDestroy", "cuLaunchCooperativeKernelMultiDevice"])
-def test_calls_after_which_the_rest_is_not_sure_are_named(cupti, array, call):
-    s = sk.new_stream("cuda")
-    with sk.races() as report:
-        cupti.fill(s, array)
-        cupti.ask(call)
-    assert report.coverage.missed == (call,)
+        cupti.call(NUMBER.get(name, UNKNOWN[0]), words(0), name=name.encode())
+    assert report.coverage.missed == (name,)
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyDtoA", "cuMemcpyAtoH", "cuMemcpyHtoA", "cuMemcpyAtoD"])
@@ -496,17 +489,35 @@ def test_the_host_uses_memory_again_after_a_wait_for_its_copy(cupti, array, pinn
         assert f"before the host {does}s it: " in race.fix
 
 
-def test_memory_that_the_host_only_hands_on_needs_no_wait(cupti, array, pinned):
-    s, ends = sk.new_stream("cuda"), (pinned, address(array))
-    copies = ("cuMemcpyDtoHAsync", *ends), ("cuMemcpyHtoDAsync", *reversed(ends))
-    found = []
-    for order in (copies * 2, copies[::-1] * 2):
-        with sk.races() as report:
-            for copy in order:
-                cupti.ask(*copy, 64, s.handle)
-            cupti.sync(s)
-        found += report.races
-    assert found == []
+@pytest.mark.parametrize(
+    ("certain", "calls"),
+    [
+        ([True], "write, sync"), ([True], "poll, write, sync"), ([True], "write, block"),
+        ([True], "write, upload"), ([False], "graph, write, sync"),  # which may have written it
+        *(([], f"{how}, write, sync") for how in WAITS), ([], "sync"),
+        # what the device writes there, and the host only hands on
+        ([], "download, write, sync"), ([], "sync, download, upload, write, sync"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["cuMemcpyHtoDAsync", "cuMemcpyAsync"])
+@pytest.mark.parametrize("size", [61, 100_000])  # whose digest is of all bytes, or of some
+def test_pinned_memory_stays_as_it_is_until_the_host_has_waited_for_its_upload(  # noqa: PLR0917
+    cupti, pinned, certain, calls, name, size
+):
+    s = sk.new_stream("cuda")
+    cupti.array = device = cupti.allocate(size)
+    play = {
+        "upload": lambda: cupti.ask(name, device, pinned, size, s.handle),
+        "download": lambda: cupti.download(s, pinned, device, size),
+        "write": lambda: ctypes.memset(pinned + size - 1, 7, 1),
+        "graph": lambda: cupti.launch_graph(s),
+        "poll": lambda: cupti.ask("cuStreamQuery", s.handle, code=600),
+        "block": lambda: cupti.ask("cuMemcpyDtoH", 4096, device, 1),
+    }
+    with sk.races() as report:
+        for call in f"upload, {calls}".split(", "):
+            play[call]() if call in play else WAITS[call](cupti, s)
+    assert verdicts(report) == certain
 
 
 def test_a_copy_to_pageable_memory_or_to_the_device_is_no_finding(cupti, array, pinned):
@@ -641,14 +652,8 @@ def test_a_stream_that_captured_before_the_block_runs_nothing(cupti, array):
 
 def test_threads_are_told_apart(cupti, array):
     s, t = sk.new_stream("cuda"), sk.new_stream("cuda")
-
-    def work():
-        cupti.fill(s, array)
-        since = words(s.handle)
-        cupti.call(NUMBER["cuStreamSynchronize"], since)
-
     with sk.races() as report:
-        within(work)
+        within(lambda: (cupti.fill(s, array), cupti.sync(s)))
         cupti.fill(t, array)
     assert [race.certain for race in report.races] == [False]
 

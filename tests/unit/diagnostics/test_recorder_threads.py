@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
@@ -70,13 +71,6 @@ def test_a_thread_of_which_python_knows_nothing_has_no_line(calls, noted):
     assert (fact.place, fact.thread == threading.get_native_id()) == (None, False)
 
 
-def test_calls_of_many_threads_are_all_noted(calls, noted):
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(4):
-            pool.submit(calls.free.call_often, RECORD, calls.fields, 500)
-    assert [fact.call for fact in noted()] == [RECORD] * 2_000
-
-
 # -- lines ----------------------------------------------------------------------------------------
 
 lines = pytest.mark.skipif(frames.layout() is None, reason="Python does not show its frames here")
@@ -88,22 +82,15 @@ class Check:
     def __init__(self, library):
         self.find = library.recorder_frames
         self.count = self.wrong = 0
-        self._at = {}
+        self._line = functools.cache(frames.place_at)
 
     def __call__(self):
         found = (ctypes.c_void_p * frames._MOST)()
-        # fmt: off
         count, wanted = self.find(found, frames._MOST), frames.shown(sys._getframe())
-        # fmt: on
         seen = [self._line(one) for one in found[:count]]
         self.count += 1
         self.wrong += seen != wanted
         return self
-
-    def _line(self, address):
-        if address not in self._at:
-            self._at[address] = frames.place_at(address)
-        return self._at[address]
 
     def __enter__(self):
         return self()
@@ -160,14 +147,10 @@ def test_the_frames_of_threads_are_right_beside_a_busy_gil(library):
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(2e-5)
-    threads = [threading.Thread(target=work, args=(check,)) for check in checks]
-    beside = threading.Thread(target=busy)
-    for thread in (beside, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stop.set()
-    beside.join()
+    with ThreadPoolExecutor(5) as pool:
+        pool.submit(busy)
+        [*pool.map(work, checks)]
+        stop.set()
     sys.setswitchinterval(interval)
     assert sum(check.wrong for check in checks) == 0
     assert sum(check.count for check in checks) >= RECORDS

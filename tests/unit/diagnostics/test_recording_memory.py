@@ -6,7 +6,6 @@ import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.recording import steps  # what is made of facts
-from streamkit.diagnostics.recording.calls import Fact  # facts are made up here
 from streamkit.diagnostics.recording.memory import Lives  # no public name has it
 from support.cuda_calls import fact_of
 
@@ -21,8 +20,7 @@ class Story:
     """Memory that is made and ends, and what an address belongs to between these."""
 
     def __init__(self, *calls, now=()):
-        facts = [fact_of(*call) for call in calls]
-        self._steps = steps.steps([Fact(*fact) for fact in facts])
+        self._steps = steps.steps([fact_of(*call) for call in calls])
         self.asked = []
         self._now = now
 
