@@ -419,13 +419,12 @@ def test_what_then_calls_is_seen(a, b, x):
     with sk.races() as report:
         a.submit(x.fill_, 1)
         future = a.then(lambda: x.add_(1))
-        a.submit(x.mul_, 2)
-        b.wait(future)
-        b.submit(x.neg_)
-    found = {(race.first.queue.name, race.second.queue.name) for race in report.races}
-    assert {frozenset(one) for one in found} == {
-        frozenset({"a", "'then' of a"}), frozenset({"a", "b"})
-    }  # fmt: skip
+        with b:
+            b.wait(future)  # which orders what is given to b, and nothing else
+            a.submit(x.mul_, 2)
+            x.neg_()
+    found = {frozenset((race.first.queue.name, race.second.queue.name)) for race in report.races}
+    assert found == {frozenset(("a", "'then' of a")), frozenset(("a", "b"))}
 
 
 def test_in_the_order_of_a_seed_the_places_are_the_same(a, b, x):
