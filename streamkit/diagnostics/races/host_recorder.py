@@ -73,6 +73,7 @@ class RaceRecorder(HostRecorder):
         self._home = threading.get_ident()
         self._watching = ExitStack()  # of the thread that began
         self._around = (self._watched,)  # one tuple for all steps
+        self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
         self.counted: Counter[tuple[str, bool]] = Counter()
@@ -98,6 +99,7 @@ class RaceRecorder(HostRecorder):
         self._keep()
         if step.kind in ("function", "then", "scope", "future"):
             self.given[step.order] = self._read(step)
+            self.has_bodies = self.has_bodies or step.kind == "scope"
             if step.kind != "future":
                 step.around += self._around
         super().take(step)
@@ -130,14 +132,14 @@ class RaceRecorder(HostRecorder):
             del self.given[order]
             self.seen.discard(order)
 
-    def _read(self, step: WatchedStep) -> RecordedWork:
-        frame = places.users_frame()
     def accesses(self, work: RecordedWork) -> tuple[Access, ...]:
         """Return the accesses of some work, without those to memory that it alone has used."""
         is_all = self._memories.has_foreign  # which can be the same memory by another owner
         found = [access_to(use) for use in work.own if is_all or use[0].user is None]
         return (*work.accesses, *filter(None, found))
 
+    def _read(self, step: WatchedStep) -> RecordedWork:
+        frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams, callers = self._streams_among(variables), self._callers(frame)
         call = -1 if frame is None else frame.f_lasti
@@ -220,8 +222,6 @@ class RaceRecorder(HostRecorder):
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             self.counted[name, False] += 1
 
-    def _is_part(self, order: int, *, is_known: bool) -> bool:
-        """Note that an operator told of a step; whether that is a function that is understood."""
     def _note(
         self, library: str, name: str, uses: Iterable[ArrayUse], order: int, frame: FrameType | None
     ) -> None:
@@ -252,6 +252,8 @@ class RaceRecorder(HostRecorder):
         if len(found[-1]) > LIMIT or len(entries) > LIMIT:
             self._keep()
 
+    def _is_part(self, order: int, *, is_known: bool) -> bool:
+        """Note that an operator told of a step; whether that is a function that is understood."""
         whole = self.given.get(order)
         if whole is None:
             return False
