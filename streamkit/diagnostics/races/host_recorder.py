@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
-    from streamkit.protocols import ArrayUse
     from streamkit.protocols.watching import WatchedStep
 
 LIMIT = 4096  # steps that are kept, whatever the host has waited for
@@ -202,7 +201,7 @@ class RaceRecorder(HostRecorder):
                 self._keep()
                 self._operators.pop(step.order, None)
 
-    def _tell(self, library: str, name: str, uses: Iterable[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+    def _tell(self, library: str, name: str, uses: Iterable[Any], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
         if thread.is_reading:
@@ -223,7 +222,7 @@ class RaceRecorder(HostRecorder):
             self.counted[name, False] += 1
 
     def _note(
-        self, library: str, name: str, uses: Iterable[ArrayUse], order: int, frame: FrameType | None
+        self, library: str, name: str, uses: Iterable[Any], order: int, frame: FrameType | None
     ) -> None:
         """Note an operator at a line, as part of a step."""
         entries = self._thread.entries
