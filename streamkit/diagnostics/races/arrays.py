@@ -22,12 +22,14 @@ from streamkit.protocols import Diagnosis
 from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from streamkit.diagnostics.races.search import Mode
     from streamkit.protocols import ArrayUse
 
-    ArrayMemory = tuple[Any, ...]  # as ``Memories.memory`` returns it
+    Layout = tuple[Any, ...]
+    """The address, the shape, the strides and their unit, the size and the type of an element."""
+    MemoryUse = tuple["Owner", Layout, Mode, bool]  # with ``is_sure``
     Named = tuple[str, weakref.ref[Any]]  # a name, and the object that it means
 
 _ALIKE = 4096  # accesses that are kept, as a loop makes them again
@@ -90,30 +92,33 @@ class Memories:
     """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
     def __init__(self) -> None:
+        self.has_foreign: bool = False  # whether some owner does not live as long as its memory
         self._lock = new_lock()
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the ids of the objects
-        self._alike: dict[tuple[Any, ...], Access | None] = {}
+        # a loop makes the same accesses again
+        self.made: Callable[..., Access | None] = functools.lru_cache(_ALIKE)(access_to)
         self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
-    def memory(self, use: ArrayUse, user: object = None) -> ArrayMemory:
+    def memory(
+        self, array: Any, told: tuple[Any, ...] | None, user: object = None
+    ) -> tuple[Owner, Layout]:
         """Return the memory of an array, which nothing keeps alive, and note who uses it.
 
-        It is the owner, the address, the shape, the strides in elements, or in bytes if the library
-        has not told them itself, the size and the type of an element, and whether that is so.
+        ``told`` is what the library tells of the memory, as in ``ArrayUse``.
         """
-        told = use.memory or self._layout(use.array)
-        whole = told[0]
+        whole, is_own, layout, _ = told or self._layout(array)
         owner = self._owners.get(id(whole))
         if owner is None or owner.ref() is not whole:
             with self._lock:
                 owner = self._owners.get(id(whole))
                 if owner is None or owner.ref() is not whole:
-                    owner = Owner(whole, next(self._numbers), is_own=told[1])
+                    self.has_foreign = self.has_foreign or not is_own
+                    owner = Owner(whole, next(self._numbers), is_own=is_own)
                     self._owners[id(whole)] = owner
         if owner.user is not user:
             owner.user = user if owner.user is owner else None
-        return (owner, *told[2:7], use.memory is None)
+        return owner, layout
 
     def access(self, use: ArrayUse, names: Mapping[int, Named]) -> Access | None:
         """Return the access that a use of an array makes, None if the array has no memory.
@@ -123,40 +128,21 @@ class Memories:
         ``names_of``.
         """
         has_fields = getattr(getattr(use.array, "dtype", None), "names", None)
-        found, is_sure = self.memory(use), use.is_sure and not has_fields  # there can be gaps
-        name = self.name_of(use.array, found, names)
-        return self.made(found, use.mode, is_sure, name)
+        is_sure = use.is_sure and not has_fields  # there can be gaps
+        owner, layout = self.memory(use.array, use.memory)
+        name = self.name_of(use.array, owner, names)
+        return self.made((owner, layout, use.mode, is_sure), name)
 
-    def made(
-        self,
-        memory: ArrayMemory,
-        mode: Mode,
-        is_sure: bool,  # noqa: FBT001 - a part of a key
-        name: str | None,
-    ) -> Access | None:
-        """Return the access to some memory."""
-        alike = memory, mode, is_sure, name
-        try:
-            return self._alike[alike]  # a loop makes the same ones again
-        except KeyError:
-            access = _access(memory, mode, name, is_sure=is_sure)
-        if len(self._alike) > _ALIKE:
-            self._alike.clear()
-        return self._alike.setdefault(alike, access)
-
-    def name_of(self, value: Any, memory: ArrayMemory, names: Mapping[int, Named]) -> str | None:
+    def name_of(self, value: Any, owner: Owner, names: Mapping[int, Named]) -> str | None:
         """Return the name of an array, or of the owner of its memory."""
-        return _name(names, value) or _name(names, memory[0].ref(), "part of ")
+        return _name(names, value) or _name(names, owner.ref(), "part of ")
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, Named]:
         """Return the names of objects, and of the owners of arrays' memory, by their ids."""
         names: dict[int, Named] = {}
         for name, value in variables:
-            # the type is watched, or new
-            if self._adapters.get(type(value), self) is None:
-                adapter = None
-            else:
-                adapter = self.watching(value)
+            may_be = self._adapters.get(type(value), self) is not None  # the type is watched or new
+            adapter = self.watching(value) if may_be else None
             for one in (value,) if adapter is None else (value, adapter.storage_of(value).whole):
                 with contextlib.suppress(TypeError):  # no array, or one that cannot be named
                     names[id(one)] = name, weakref.ref(one)
@@ -166,9 +152,7 @@ class Memories:
         """Return the adapter that sees operators on an array of the host, None without one."""
         kind = type(value)
         if kind not in self._adapters:
-            self._adapters[kind] = next(
-                (one for one in registry.candidates(kind) if watches(one)), None
-            )
+            self._adapters[kind] = next(filter(watches, registry.candidates(kind)), None)
         adapter = self._adapters[kind]
         if adapter is not None:
             with contextlib.suppress(Exception):  # no array, or one that answers nothing
@@ -180,20 +164,19 @@ class Memories:
         adapter = self.watching(value)
         if adapter is not None:
             address, shape, strides, _, itemsize, _ = adapter.array_layout(value)
-            storage = adapter.storage_of(value)
-            own, dtype = (storage.whole, storage.is_own), value.dtype
-        else:
-            array = _as_numpy(value)
-            address, whole = array.__array_interface__["data"][0], owner_of(array)
-            own, dtype = (whole, whole.flags.owndata), array.dtype
-            shape, strides, itemsize = array.shape, array.strides, array.itemsize
-        return *own, address, shape, strides, itemsize, dtype
+            whole, is_own, _ = adapter.storage_of(value)
+            layout = address, tuple(shape), tuple(strides), 1, itemsize, value.dtype
+            return whole, is_own, layout, True
+        array = _as_numpy(value)
+        address, whole = array.__array_interface__["data"][0], owner_of(array)
+        layout = address, array.shape, array.strides, 1, array.itemsize, array.dtype
+        return whole, whole.flags.owndata, layout, True
 
 
-def _access(memory: ArrayMemory, mode: Mode, name: str | None, *, is_sure: bool) -> Access | None:
-    owner, address, shape, strides, itemsize, dtype, in_bytes = memory
-    strides = [stride if in_bytes else stride * itemsize for stride in strides]
-    extent = strided(address, shape, strides, itemsize)
+def access_to(use: MemoryUse, name: str | None = None) -> Access | None:
+    """Return the access to some memory, None if the memory is empty."""
+    owner, (address, shape, strides, unit, itemsize, dtype), mode, is_sure = use
+    extent = strided(address, shape, [stride * unit for stride in strides], itemsize)
     if extent is None:
         return None
     array = RacedArray(name, _text(dtype), tuple(shape), math.prod(shape) * itemsize)
@@ -250,9 +233,8 @@ def among(value: object, depth: int = DEPTH) -> Iterator[Any]:
 def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or isinstance(
-        value, (type, bytes, numpy.generic)
-    ):  # nothing else uses the memory of a scalar
+    # nothing else uses the memory of a scalar
+    if numpy is None or isinstance(value, (type, bytes, numpy.generic)):
         return None
     if isinstance(value, numpy.ndarray):
         return value

@@ -80,15 +80,14 @@ class _Points:
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
-        found = tuple({one: None for one in befores if one != self.START})
-        if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
-            return found[0] if found else self.START
-        point = self._added.get((found, reached))
-        if point is None:
-            point = self._added[found, reached] = self.new(*found)
+        key = befores, reached
+        if key not in self._added:
+            found = tuple({one: None for one in befores if one != self.START})
+            is_itself = len(found) < 2 and reached is None  # noqa: PLR2004 - one point
+            self._added[key] = (*found, self.START)[0] if is_itself else self.new(*found)
             if reached is not None:
-                self._reached[point] = reached
-        return point
+                self._reached[self._added[key]] = reached
+        return self._added[key]
 
     def new(self, *befores: int) -> int:
         """Return a new point after others, to which ``put_after`` can add edges."""
@@ -203,6 +202,7 @@ class _Reader:
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[object, int] = {}  # the points that hosts have come to
+        self._waiting: dict[object, WatchedStep] = {}  # the latest waits in bodies, by hosts
         self._told = _Points.START  # the end of functions that may have told threads
         self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
 
@@ -423,6 +423,7 @@ class _Reader:
         if step.is_inline:
             item = self._inside(step, host)
             item.now = self._points.add(item.now, point)
+            self._waiting[host.key] = step
         else:
             self._put(self._queue(step.stream), self._here(host), point)
 
@@ -432,7 +433,10 @@ class _Reader:
             self._learn_later(step, host, self._reached(step, host))
 
     def _query(self, step: WatchedStep, host: _Host) -> None:
-        self._learn(host, self._reached(step, host))
+        waiting = self._waiting.get(host.key)
+        # the host asks for the result of a future for which the stream waits, as on a GPU alone
+        if waiting is None or step.order > waiting.end_order or step.mark is not waiting.mark:
+            self._learn(host, self._reached(step, host))
 
     def _reached(self, step: WatchedStep, host: _Host) -> int:
         """Return the point that the host has waited for, or has seen to be reached."""

@@ -14,7 +14,7 @@ from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support.frames import local_variables
 from streamkit.diagnostics.races import calls
-from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
+from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories, access_to
 from streamkit.diagnostics.races.order import READS_A_NUMBER
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import CodeType, FrameType
 
-    from streamkit.diagnostics.races.arrays import Named
+    from streamkit.diagnostics.races.arrays import MemoryUse, Named
     from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
-    from streamkit.protocols import ArrayUse
     from streamkit.protocols.watching import WatchedStep
 
 LIMIT = 4096  # steps that are kept, whatever the host has waited for
@@ -45,6 +44,8 @@ class RecordedWork(NamedTuple):
     """Whether all accesses of the work are known."""
     streams: Mapping[int, str]
     """The names that the code of its place has for host streams, by their ids."""
+    own: tuple[MemoryUse, ...] = ()
+    """Uses of memory that no other work had used by then."""
     call: int = -1
     """Tells apart the calls of one line."""
     callers: tuple[tuple[Place | None, Mapping[int, str]], ...] = ()
@@ -65,13 +66,13 @@ class RaceRecorder(HostRecorder):
         self._memories = Memories()
         # of functions that operators tell, by the orders of their steps: the names of arrays
         self._operators: dict[int, Mapping[int, Named]] = {}
-        # of operators at lines, on memory: the place, and the names of streams and of arrays
-        self._lines: dict[object, tuple[Place | None, Mapping[int, str], list[str | None]]] = {}
+        self._lines: dict[object, tuple[Any, ...]] = {}  # of operators at lines, on memory
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
         self._home = threading.get_ident()
         self._watching = ExitStack()  # of the thread that began
         self._around = (self._watched,)  # one tuple for all steps
+        self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
         self.counted: Counter[tuple[str, bool]] = Counter()
@@ -97,6 +98,7 @@ class RaceRecorder(HostRecorder):
         self._keep()
         if step.kind in ("function", "then", "scope", "future"):
             self.given[step.order] = self._read(step)
+            self.has_bodies = self.has_bodies or step.kind == "scope"
             if step.kind != "future":
                 step.around += self._around
         super().take(step)
@@ -118,8 +120,8 @@ class RaceRecorder(HostRecorder):
         """Lend the steps so far and their work, of which ``drop`` forgets some."""
         with self._lock:
             steps = self._steps.copy()
-            works = ((step.order, self.given.get(step.order)) for step in steps)
-            yield steps, {order: one for order, one in works if one is not None}
+            given = self.given
+            yield steps, {one.order: given[one.order] for one in steps if one.order in given}
             self.limit = max(LIMIT, 2 * len(self._steps))
 
     def drop(self, steps: Sequence[WatchedStep], given: Iterable[int]) -> None:
@@ -129,13 +131,19 @@ class RaceRecorder(HostRecorder):
             del self.given[order]
             self.seen.discard(order)
 
+    def accesses(self, work: RecordedWork) -> tuple[Access, ...]:
+        """Return the accesses of some work, without those to memory that it alone has used."""
+        is_all = self._memories.has_foreign  # which can be the same memory by another owner
+        found = [access_to(use) for use in work.own if is_all or use[0].user is None]
+        return (*work.accesses, *filter(None, found))
+
     def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams, callers = self._streams_among(variables), self._callers(frame)
         call = -1 if frame is None else frame.f_lasti
         is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
-        work = RecordedWork(step, place, (), is_known, streams, call, callers)
+        work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
         if step.call is None:
             return work
         try:
@@ -146,8 +154,7 @@ class RaceRecorder(HostRecorder):
                 uses = [use for use in uses if self._memories.watching(use.array) is None]
             if calls.is_operator(step.call):
                 self._operators[step.order] = names
-            found = (self._memories.access(use, names) for use in uses)
-            accesses = tuple(access for access in found if access is not None)
+            accesses = tuple(filter(None, (self._memories.access(use, names) for use in uses)))
             return work._replace(accesses=accesses, is_known=is_known)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             return work
@@ -186,7 +193,7 @@ class RaceRecorder(HostRecorder):
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append(_Running(step.order, step.stream, depth, _caller()))
+            running.append((step.order, step.stream, depth, _caller()))
             try:
                 yield
             finally:
@@ -194,117 +201,116 @@ class RaceRecorder(HostRecorder):
                 self._keep()
                 self._operators.pop(step.order, None)
 
-    def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+    def _tell(self, library: str, name: str, uses: Iterable[Any], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
         if thread.is_reading:
             return
-        outer = thread.running[-1] if thread.running else _HOST
-        scopes = reversed(open_scopes.stack.scopes[outer.depth :])
-        inside = (one.stream for one in scopes if isinstance(one.stream, HostStream))
-        stream = next(inside, outer.stream)
-        if not self._is_part(outer.order, is_known=is_known):
+        order, stream, depth, caller = thread.running[-1]
+        for scope in open_scopes.stack.scopes[depth:]:
+            if isinstance(scope.stream, HostStream):
+                stream = scope.stream
+        if not self._is_part(order, is_known=is_known):
             self.counted[name, is_known] += 1
-        frame = places.users_frame(within=outer.caller)
-        line = None if frame is None else (frame.f_code, frame.f_lineno)
-        entries = thread.entries
+        if thread.entries.stream is not stream:
+            self._keep()
+            thread.entries.stream = stream
+        frame = places.users_around(sys._getframe(1), caller)  # noqa: SLF001 - a traceback keeps more
         try:
-            # what these operators alone have used so far has no race, and perhaps is gone soon
-            arrays, old, own = [], [], []
-            for use in uses:
-                memory = self._memories.memory(use, entries)
-                if memory[0].user is entries:
-                    own.append((memory, use.mode, use.is_sure, None))
-                else:
-                    arrays.append(use.array)
-                    old.append((memory, use.mode, use.is_sure))
-            key = name, line, stream, tuple(old)
-            found = entries.get(key)
-            if found is None:  # else it is as before, as in a loop
-                step: Any = trace.Step(stream, "operator", name, None)
-                step.module, step.is_inline = library, True
-                step.start_ns = step.end_ns = step.given_ns
-                found = entries[key] = step, self._where(outer.order, key, frame, arrays), set()
-            found[-1].update(own)
-            if len(found[-1]) > LIMIT or len(entries) > LIMIT:
-                self._keep()
+            self._note(library, name, uses, order, frame)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             self.counted[name, False] += 1
+
+    def _note(
+        self, library: str, name: str, uses: Iterable[Any], order: int, frame: FrameType | None
+    ) -> None:
+        """Note an operator at a line, as part of a step."""
+        entries = self._thread.entries
+        # what these operators alone have used so far has no race, and perhaps is gone soon
+        arrays, old, own = [], [], []
+        for array, mode, is_sure, told in uses:
+            owner, layout = self._memories.memory(array, told, entries)
+            if owner.user is entries:
+                own.append((owner, layout, mode, is_sure))
+            else:
+                arrays.append(array)
+                old.append((owner, layout, mode, is_sure))
+        # by its id, because to hash code takes as long as to run it
+        line = None if frame is None else (id(frame.f_code), frame.f_lasti)
+        key = name, line, *old
+        found = entries.get(key)
+        if found is None:  # else it is as before, as in a loop
+            where = None if frame is None else self._lines.get(key)
+            if where is None:
+                where = self._lines[key] = self._where(order, frame, zip(arrays, old, strict=True))
+            step: Any = trace.Step(entries.stream, "operator", name, None)
+            step.module, step.is_inline = library, True
+            step.start_ns = step.end_ns = step.given_ns
+            found = entries[key] = step, where, set()
+        found[-1].update(own)
+        if len(found[-1]) > LIMIT or len(entries) > LIMIT:
+            self._keep()
 
     def _is_part(self, order: int, *, is_known: bool) -> bool:
         """Note that an operator told of a step; whether that is a function that is understood."""
         whole = self.given.get(order)
-        if whole is not None and whole.step.kind == "scope":
+        if whole is None:
+            return False
+        if whole.step.kind == "scope":
             self.seen.add(order)
-        if whole is not None and (not is_known if whole.is_known else order in self._operators):
+        if not is_known if whole.is_known else order in self._operators:
             whole = self.given[order] = whole._replace(is_known=is_known)
-        return whole is not None and whole.is_known
+        return whole.is_known
 
     def _where(
-        self, order: int, key: tuple[Any, ...], frame: FrameType | None, arrays: Iterable[object]
-    ) -> tuple[Place | None, Mapping[int, str], list[str | None]]:
-        """Return the place of an operator, and the names that its code has for streams and arrays.
+        self, order: int, frame: FrameType | None, uses: Iterable[tuple[object, MemoryUse]]
+    ) -> tuple[Any, ...]:
+        """Return the code that called an operator, the line, its names for streams, the accesses.
 
-        Of a function that is given directly, the code is that which gave it.
+        Of a function that is given directly, the line is that which gave it.
         """
         memories = self._memories
-        if frame is not None and key in self._lines:
-            return self._lines[key]
         if frame is None:
             whole = self.given.get(order)
-            place, streams = (None, {}) if whole is None else (whole.place, whole.streams)
+            code, place, streams = None, whole and whole.place, whole.streams if whole else {}
             names = self._operators.get(order, {})
         else:
             variables = _objects(frame)
-            place, streams = places.place_of(frame), self._streams_among(variables)
+            code, place = frame.f_code, places.place_of(frame)
+            streams = self._streams_among(variables)
             names = memories.names_of((*variables, *self._arrays.items()))
-        both = zip(arrays, key[-1], strict=True)
-        found = place, streams, [memories.name_of(array, use[0], names) for array, use in both]
+        found = (memories.made(use, memories.name_of(one, use[0], names)) for one, use in uses)
         if len(self._lines) > LIMIT:
             self._lines.clear()
-        self._lines[key] = found
-        return found
+        return code, place, streams, tuple(filter(None, found))
 
     def _keep(self) -> None:
         """Keep the operators since the latest step of this thread, but for memory that is gone."""
-        entries, self._thread.entries = self._thread.entries, {}
-        kept = set()
-        for (*key, old), (step, (place, streams, names), own) in entries.items():
-            uses = tuple(
-                use
-                for use in (*((*use, name) for use, name in zip(old, names, strict=True)), *own)
-                if use[0][0].user is not entries or use[0][0].ref() is not None
+        entries, self._thread.entries = self._thread.entries, _Entries()
+        for (name, *_), (step, (_, place, streams, accesses), own) in entries.items():
+            alive = tuple(
+                use for use in own if use[0].user is not entries or use[0].ref() is not None
             )
-            if (uses or key[0] in READS_A_NUMBER) and (*key, uses) not in kept:
-                kept.add((*key, uses))
-                found = (self._memories.made(*use) for use in uses)
-                accesses = tuple(access for access in found if access is not None)
-                self.given[step.order] = RecordedWork(step, place, accesses, True, streams)  # noqa: FBT003 - is_known
+            if alive or accesses or name in READS_A_NUMBER:
+                self.given[step.order] = RecordedWork(step, place, accesses, True, streams, alive)  # noqa: FBT003 - is_known
                 super().take(step)
         entries.clear()  # which the owners of memory hold
 
 
-class _Running(NamedTuple):
-    """A step that a thread runs."""
+class _Entries(dict[Any, tuple[Any, ...]]):
+    """A thread's operators since its latest step, those of a line on the same memory once."""
 
-    order: int
-    stream: Any
-    depth: int
-    """The number of scopes that were open when the step began."""
-    caller: CodeType | None
-    """The code that runs the step."""
-
-
-_HOST = _Running(-1, None, 0, None)
+    stream: Any = None  # of all of them
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.running: list[_Running] = []
+        # of the host and the steps that it runs: the order, the stream, the number of scopes that
+        # were open, the code that runs it
+        self.running: list[tuple[int, Any, int, CodeType | None]] = [(-1, None, 0, None)]
         self.is_reading = False  # whether this recorder itself runs operators
         self.is_watched = False  # whether the libraries tell the operators of this thread
-        # the operators since the latest step, those of a line on the same memory once
-        self.entries: dict[Any, tuple[Any, ...]] = {}
+        self.entries = _Entries()
 
 
 def _objects(frame: FrameType | None) -> list[tuple[str, object]]:

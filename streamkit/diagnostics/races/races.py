@@ -135,8 +135,11 @@ def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
         strictly = stamps([*steps, now], given, threads_talk=False)
         here = strictly.pop(now.order)
         if all(is_before(one, here) for one in strictly.values()):
-            loosely = stamps(steps, given, threads_talk=True)
-            found = [*search.find(_works(recorder, given), strictly, loosely)]
+            works = [*_works(recorder, given)]
+            found = [*search.find(works, strictly, strictly)]
+            if found:
+                loosely = stamps(steps, given, threads_talk=True)
+                found = [*search.find(works, strictly, loosely)]
             raced = {number for pair in found for number in (pair.first, pair.second)}
             earlier += found
             over = {order: one for order, one in given.items() if order not in raced}
@@ -159,7 +162,7 @@ def _complete(
         missing_call=describer.missing_call,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    unseen = [_NOT_LOOKED_AT] if recorder.given or recorder.counted else []
+    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies][: bool(given or recorder.counted)]
     works = chain(
         _counted(recorder, given),
         recorder.counted.elements(),
@@ -220,7 +223,7 @@ def _when(given: RecordedWork) -> tuple[int, int]:
 def _works(recorder: RaceRecorder, given: Mapping[int, RecordedWork]) -> Iterator[search.Work]:
     """Yield work for the search; failed work perhaps never came to its accesses."""
     for one in sorted(given.values(), key=_when):
-        step, accesses = one.step, one.accesses
+        step, accesses = one.step, recorder.accesses(one)
         if step.has_failed:
             accesses = tuple(access._replace(is_sure=False) for access in accesses)
         if step.kind == "scope" and step.start_ns and step.order not in recorder.seen:
@@ -237,7 +240,8 @@ def _counted(
             yield _name(one), one.is_known
 
 
-_NOT_LOOKED_AT = "NumPy and Python outside of streams and in the bodies of scopes"
+_NOT_SEEN = "what NumPy and Python do outside of streams"
+_IN_BODIES = " and in the bodies of scopes"
 
 
 _UNSEEN = search.Access(

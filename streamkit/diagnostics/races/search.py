@@ -8,7 +8,7 @@ their addresses, so that work meets only accesses that are near.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,10 +16,12 @@ from streamkit._support.extents import overlap
 from streamkit.diagnostics.races.order import are_ordered, is_before, known
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._support.extents import Extent
     from streamkit.diagnostics.races.order import Clock, Stamp
+
+    Stamps = Mapping[Any, Stamp]
 
 Mode = Literal["read", "write", "unknown"]
 
@@ -72,9 +74,7 @@ def race_of(one: Access, other: Access) -> bool | None:
     )
 
 
-def find(
-    works: Iterable[Work], strictly: Mapping[Any, Stamp], loosely: Mapping[Any, Stamp]
-) -> Iterator[Pair]:
+def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[Pair]:
     """Yield the pairs that race.
 
     A pair is certain if nothing orders it even ``loosely``, both surely use the same byte, and one
@@ -86,7 +86,7 @@ def find(
         loosely: The places by all orders that there may be.
     """
     filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
-    given = [work for work in works if work.accesses and work.number in strictly]
+    given = _shared([work for work in works if work.number in strictly], strictly)
     has_unknown = any(one.allocation is None for work in given for one in work.accesses)
     for work in given:
         stamp = strictly[work.number]
@@ -107,6 +107,21 @@ def find(
                 chains[stamp.chain].add(
                     _Entry((work.site, *access[:4]), work.number, access, stamp.place)
                 )
+
+
+def _shared(works: Sequence[Work], strictly: Stamps) -> Sequence[Work]:
+    """Return the work with its accesses to what may be memory of other chains too."""
+    used = {
+        (one.allocation, strictly[work.number].chain) for work in works for one in work.accesses
+    }
+    chains = Counter(allocation for allocation, _ in used)
+    if None in chains:
+        return works
+    found = (
+        Work(number, site, tuple(one for one in accesses if chains[one.allocation] > 1))
+        for number, site, accesses in works
+    )
+    return [work for work in found if work.accesses]
 
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation
