@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import threading
 from collections import Counter
@@ -182,11 +183,11 @@ class RaceRecorder(HostRecorder):
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
         """Watch while a step runs, in the thread that runs it."""
-        running, depth = self._thread.running, len(open_scopes.stack.scopes)
+        running, around = self._thread.running, next(open_scopes.of_thread(), None)
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append(_Running(step.order, step.stream, depth, _caller()))
+            running.append(_Running(step.order, step.stream, around, _caller()))
             try:
                 yield
             finally:
@@ -200,7 +201,7 @@ class RaceRecorder(HostRecorder):
         if thread.is_reading:
             return
         outer = thread.running[-1] if thread.running else _HOST
-        scopes = reversed(open_scopes.stack.scopes[outer.depth :])
+        scopes = itertools.takewhile(lambda one: one is not outer.around, open_scopes.of_thread())
         inside = (one.stream for one in scopes if isinstance(one.stream, HostStream))
         stream = next(inside, outer.stream)
         if not self._is_part(outer.order, is_known=is_known):
@@ -289,13 +290,13 @@ class _Running(NamedTuple):
 
     order: int
     stream: Any
-    depth: int
-    """The number of scopes that were open when the step began."""
+    around: Any
+    """The innermost scope that was open when the step began."""
     caller: CodeType | None
     """The code that runs the step."""
 
 
-_HOST = _Running(-1, None, 0, None)
+_HOST = _Running(-1, None, None, None)
 
 
 class _Thread(threading.local):
