@@ -84,8 +84,7 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
             _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            # without an index below 0, which costs as much as a call
-            if _shared or not _levels or _levels[len(_levels) - 1] is not level:
+            if _shared or not _levels or _levels[len(_levels) - 1] is not level:  # [-1] is slow
                 if _shared and _others_stay(level, me):
                     set_current()  # the others expect Warp here, and the body may have moved Warp
                     threads = _shared[id(level)]

@@ -252,11 +252,10 @@ def bind(stream: Any) -> Binding:
     """Return the binding of ``stream``; if its queue is lent, its scopes watch the queue."""
     lent: Lent | None = getattr(stream, "_streamkit_lent", None)
     binding = current_stream.bind(stream, lent, watched, warn_of_allocator)
-    if lent is None:
-        return binding
     queue: QueueRecord | None = getattr(stream, "_streamkit_queue", None)
-    if lent.stays or (queue is not None and queue.permanent):
+    if lent is not None and queue is not None and queue.permanent:
         lent.stays = True  # a library may have said so after the view was made
+    if lent is None or lent.stays:
         return binding
 
     def leave(token: Any) -> None:
