@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import errors
-from streamkit._cuda import driver, events, memory_pools
+from streamkit._cuda import driver, events, loader, memory_pools
 from streamkit._support.locks import new_lock
 from streamkit.backends._warp import current_stream
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
@@ -260,7 +260,7 @@ def bind(stream: Any) -> Binding:
 
     def leave(token: Any) -> None:
         try:
-            if driver.is_usable() and not lent.is_gone():
+            if not (loader.is_forked or lent.is_gone()):
                 lent.mark()
         finally:
             binding.leave(token)
