@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NOT_READY = 600
-_CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
+CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
 _EXCHANGE = "cuThreadExchangeStreamCaptureMode"
@@ -94,13 +94,16 @@ def current_context() -> int:
     return int(context)
 
 
-def has_context(context: int) -> bool:
-    """Whether this context is the thread's current one; no other thread gets the GIL meanwhile."""
+def context_question() -> Callable[[int], bool]:
+    """Return a function, for one thread, that tells whether a context is the current one there.
+
+    No other thread gets the GIL meanwhile.
+    """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     found = ctypes.c_void_p()
-    code = loader.with_gil("cuCtxGetCurrent")(ctypes.byref(found))
-    return not code and found.value == context
+    ask = functools.partial(loader.with_gil("cuCtxGetCurrent"), ctypes.byref(found))
+    return lambda context: not ask() and found.value == context
 
 
 def set_context(context: int) -> None:
@@ -292,11 +295,24 @@ def capture_id(stream: int) -> int | None:
     makes every question about the legacy stream illegal.
     """
     code, status = loader.cu.cuStreamIsCapturing(stream)
-    if code == _CAPTURE_IMPLICIT and stream <= LEGACY:
+    if code == CAPTURE_IMPLICIT and stream <= LEGACY:
         return 0
     if code:
         raise error("cuStreamIsCapturing", code)
     return active_capture_id(stream) if status else None
+
+
+def capture_question(stream: int) -> tuple[Callable[[], int], bytearray]:
+    """Return a call that asks whether a stream captures, and the place of the answer, 0 for no.
+
+    The call returns an error's code. The bindings need as long again to make members of
+    enumerations; here ctypes has converted the arguments, and ``partial`` has packed them.
+    """
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    answer = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
+    places = ctypes.c_void_p.from_param(stream), ctypes.byref(ctypes.c_int.from_buffer(answer))
+    return functools.partial(loader.with_gil("cuStreamIsCapturing"), *places), answer
 
 
 def end_broken_capture(stream: int) -> None:

@@ -124,11 +124,7 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
     thread is inside the function.
     """
     graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
-    status = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
-    answer = ctypes.byref(ctypes.c_int.from_buffer(status))
-    # not by the bindings, which need as long to make members of enumerations as the launch needs;
-    # with arguments that ctypes has converted and ``partial`` has packed already
-    ask = functools.partial(loader.with_gil("cuStreamIsCapturing"), target, answer)
+    ask, status = driver.capture_question(stream)
     run = functools.partial(loader.without_gil("cuGraphLaunch"), graph, target)
     free: list[None] = [None]  # empty while a thread is inside
     is_over = False
@@ -143,7 +139,7 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
         try:
             code = ask()
             if code:
-                raise driver.error("cuStreamIsCapturing", loader.cu.CUresult(code))
+                raise driver.error("cuStreamIsCapturing", code)
             if status[0] or is_over:
                 return False
             code = run()
@@ -151,7 +147,7 @@ def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callab
                 return True
             if code == _INVALID_CONTEXT:
                 return False
-            raise driver.error("cuGraphLaunch", loader.cu.CUresult(code))
+            raise driver.error("cuGraphLaunch", code)
         finally:
             free.append(None)
 

@@ -121,12 +121,8 @@ def lives_with_its_record(queue: QueueRecord) -> bool:
 
 def _marked(queue: QueueRecord) -> OwnedEvent | None:
     """Return an event after the queue's work so far, None while the queue captures."""
-    if ordering.capture_of(queue) is not None:
-        return None
     event = OwnedEvent(queue.context)
-    ordering.mark(event, queue)
-    # another thread may have begun a capture meanwhile, and the event may be part of it
-    return event if ordering.capture_of(queue) is None else None
+    return event if ordering.mark_outside_capture(event, queue) else None
 
 
 class UsedPools:

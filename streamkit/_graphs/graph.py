@@ -169,40 +169,38 @@ class CudaGraph(Graph, metaclass=Concrete):
         if target is None:  # after the libraries' work so far, and before their next work
             self._ready()
             with in_order_with_libraries(self._stream) as others:
-                self._launch(self._stream, others)
-            return
-        steady, relaunch, _ = self._again  # without ``_lock``, which costs as much as a question
-        queue = target._queue or target._live()  # noqa: SLF001 - without a call where that is quick
-        if queue is not steady or not relaunch():
-            self._launch(target)
-        elif disposal.waiting:
+                self._alone(self._launch, self._stream, others)
+        else:
+            steady, relaunch, _ = (
+                self._again
+            )  # without ``_lock``, which costs as much as a question
+            queue = target._queue or target._live()  # noqa: SLF001 - no call where that is quick
+            if queue is not steady or not relaunch():
+                self._alone(self._launch, target)
+        if disposal.waiting:
             disposal.sweep()
 
     def _launch(
         self, target: CudaStream[Any], others: list[tuple[QueueRecord, Any]] | None = None
     ) -> None:
-        with self._alone():
-            owned, queue = self._check(target)
-            if self._readers is not None:
-                readers = others or [(queue, None)]
-                for living in self._readers:
-                    reader = living()
-                    if reader is None or any(identity.same(reader, other) for other, _ in readers):
-                        continue
-                    if ordering.capture_of(reader) is None:  # else only CUDA orders the runs
-                        ordering.wait_queue(queue, reader)
-                self._readers = [_while_it_lives(*reader) for reader in readers]
-            owned.launch(target, queue)
-            steady = owned.runs.steady
-            if steady is not None:
-                again = graphs.relauncher(owned.executable.executable, steady.handle)
-                self._again = steady, *again
-        if disposal.waiting:
-            disposal.sweep()
+        owned, queue = self._check(target)
+        if self._readers is not None:
+            readers = others or [(queue, None)]
+            for living in self._readers:
+                reader = living()
+                if reader is None or any(identity.same(reader, other) for other, _ in readers):
+                    continue
+                if ordering.capture_of(reader) is None:  # else only CUDA orders the runs
+                    ordering.wait_queue(queue, reader)
+            self._readers = [_while_it_lives(*reader) for reader in readers]
+        owned.launch(target, queue)
+        steady = owned.runs.steady
+        if steady is not None:
+            again = graphs.relauncher(owned.executable.executable, steady.handle)
+            self._again = steady, *again
 
-    @contextlib.contextmanager
-    def _alone(self) -> Generator[None]:
-        """Hold the lock, and have each launch take it, while the executable is used or closed."""
+    def _alone(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Make a call with the lock, which each launch takes meanwhile, and return its result."""
         while True:
             again = self._again
             _, _, end = again
@@ -210,15 +208,15 @@ class CudaGraph(Graph, metaclass=Concrete):
             with self._lock:
                 if self._again is again:  # else another thread has launched meanwhile
                     self._again = _NOT_AGAIN
-                    yield
-                    return
+                    return call(*arguments)
 
     def upload(self, stream: StreamLike | None = None) -> None:
-        target = self._target(stream) or self._stream
-        with self._alone():
-            owned, queue = self._check(target)
-            executable = owned.executable.executable
-            driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
+        self._alone(self._upload, self._target(stream) or self._stream)
+
+    def _upload(self, target: CudaStream[Any]) -> None:
+        owned, queue = self._check(target)
+        executable = owned.executable.executable
+        driver.ensure_in(self._context, driver.ask, "cuGraphUpload", executable, queue.handle)
 
     def _target(self, stream: StreamLike | None) -> CudaStream[Any] | None:
         found = open_scopes.innermost() if stream is None else wrap(stream)
@@ -239,11 +237,15 @@ class CudaGraph(Graph, metaclass=Concrete):
         return owned, queue
 
     def close(self) -> None:
-        with self._alone():
-            owned = None if self.closed else self._ready()
-            self._owned = None
+        owned = self._alone(self._take)
         if owned is not None:
             disposal.dispose(owned)
+
+    def _take(self) -> OwnedGraph | None:
+        """Return the executable, and have the graph closed; None if it is closed."""
+        owned = None if self.closed else self._ready()
+        self._owned = None
+        return owned
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._owned is not None and not is_finalizing():  # else the modules may be gone

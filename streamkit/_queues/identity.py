@@ -27,7 +27,7 @@ from streamkit._queues.lifetime import OwnedQueue
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
 from streamkit._support.weak_table import WeakTable
-from streamkit.protocols.adapters import USUAL
+from streamkit.protocols.adapters import USUAL, traits_of
 from streamkit.protocols.queues import (
     LEGACY,
     PER_THREAD,
@@ -428,8 +428,11 @@ def closable(queue: QueueRecord) -> Closable | None:
 
 def has_closed(owner: object, queue: Queue) -> bool:
     """Whether the owner is a stream that has given up the handle; other owners cannot tell."""
-    is_stream = type(owner) in registry.stream_types or registry.speaks_protocol(owner)
-    return is_stream and not owns(owner, queue)
+    adapter = registry.stream_types.get(type(owner))
+    if adapter is None:
+        return registry.speaks_protocol(owner) and not owns(owner, queue)
+    # a library whose streams are fixed has no ``close``
+    return not (traits_of(adapter).streams_are_fixed or owns(owner, queue))
 
 
 def resolve_id(queue: QueueRecord) -> bool:

@@ -246,8 +246,6 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
     """
     if queue.thread is not None:
         ordering.check_thread(queue, what)
-    if ordering.capture_of(queue) is not None:
-        raise messages.kept_in_capture(what)
     kept: KeepAliveList | None = queue.keepalive
     if kept is None:
         kept = queue.keepalive = KeepAliveList()
@@ -258,8 +256,7 @@ def keep(queue: QueueRecord, what: object, objects: tuple[object, ...]) -> None:
         return
     joined = _open(kept.entries)  # before the record, which so comes after their calls too
     event = take_event(queue)
-    ordering.mark(event, queue)
-    if ordering.capture_of(queue) is not None:  # another thread has begun it meanwhile
+    if not ordering.mark_outside_capture(event, queue):
         raise messages.kept_in_capture(what)
     calls = joined[0].objects if joined else []
     calls.append(objects)

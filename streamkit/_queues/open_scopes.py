@@ -5,29 +5,17 @@ No state is kept on the stream, so one stream can be entered in many places at o
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from streamkit._cuda import loader
 from streamkit._support import messages
 from streamkit.errors import ScopeError
+from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-
-class _Stack(threading.local):
-    def __init__(self) -> None:
-        self.scopes: list[Any] = []
-
-
-stack = _Stack()
-"""``stack.scopes`` are the calling thread's, the innermost last: of CUDA and of host streams.
-
-Each has its ``stream``, the ``key`` under which it is left, what it calls (``plan``, of a CUDA
-stream), the number of libraries that are still to be left (``open``), and ``leave()``, which
-restores everything and names what could not be. A second call of that does what is left.
-"""
+    from streamkit.protocols.queues import OpenScopes
 
 WRITTEN_OUT = 3
 """The number of libraries for which entering and leaving are written out."""
@@ -35,18 +23,33 @@ NESTED = -1
 """``open`` of a scope inside one of the same stream, where everything was current already."""
 
 
+def of_thread() -> Iterator[Any]:
+    """Yield the calling thread's scopes, of CUDA and of host streams, the innermost first.
+
+    Each has its ``stream``, the ``key`` under which it is left, the scope around it (``outer``),
+    what it calls (``plan``, of a CUDA stream), the number of libraries that are still to be left
+    (``open``), and ``leave()``, which restores everything and names what could not be. A second
+    call of that does what is left.
+    """
+    scope = here.scopes.innermost
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
 def innermost() -> Any:
-    return stack.scopes[-1].stream if stack.scopes else None
+    scope = here.scopes.innermost
+    return None if scope is None else scope.stream
 
 
 def innermost_on(*, host: bool) -> Any:
     """Return the stream of the innermost scope of a host stream, or of a CUDA stream."""
-    streams = (scope.stream for scope in reversed(stack.scopes))
+    streams = (scope.stream for scope in of_thread())
     return next((s for s in streams if s is not None and (s.device_id is None) is host), None)
 
 
 def holds(stream: object) -> bool:
-    return any(scope.stream is stream for scope in stack.scopes)
+    return any(scope.stream is stream for scope in of_thread())
 
 
 def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
@@ -57,8 +60,8 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
     Restores what entering it changed. Scopes still open inside it are left first, innermost first,
     and ScopeError says so; or a note on ``error``, the exception that ends the body, which passes.
     """
-    scopes = stack.scopes
-    scope = scopes[-1] if scopes else None
+    scopes = here.scopes
+    scope = scopes.innermost
     if scope is None or scope.key is not key:
         messages.raise_or_note(_leave_out_of_order(scopes, key), error)
         return
@@ -84,7 +87,7 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
             scope.open = 0
             if scope.previous is not None:
                 scope.put_device_back(lost)
-            del scopes[-1]
+            scopes.innermost = scope.outer
         except BaseException as failed:  # noqa: BLE001 - the others are restored all the same
             lost += _end_innermost(scopes, failed)
     elif scope.open == NESTED:  # likewise
@@ -95,7 +98,7 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
             plan.set_current()
             raise
         finally:
-            del scopes[-1]
+            scopes.innermost = scope.outer
     else:
         lost = _end_innermost(scopes)
     if lost:
@@ -103,37 +106,38 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
         messages.raise_or_note(ScopeError(text), error)
 
 
-def _end_innermost(scopes: list[Any], failed: BaseException | None = None) -> list[str]:
+def _end_innermost(scopes: OpenScopes, failed: BaseException | None = None) -> list[str]:
     """Leave the innermost scope for good; name what could not be restored.
 
     ``failed`` is the error with which the last of its libraries could not be left.
     """
-    scope = scopes[-1]
+    scope = scopes.innermost
     try:
         lost: list[str] = scope.leave() if failed is None else scope.leave(failed)
     except BaseException:  # an interrupt: the rest is restored all the same
         scope.leave()
         raise
     finally:
-        scopes.pop()
+        scopes.innermost = scope.outer
     return lost
 
 
-def _leave_out_of_order(scopes: list[Any], key: object) -> ScopeError:
+def _leave_out_of_order(scopes: OpenScopes, key: object) -> ScopeError:
     """Leave a scope that is not the innermost, and the scopes inside it; return the error."""
-    index = next((i for i in reversed(range(len(scopes))) if scopes[i].key is key), None)
-    if index is None:
+    inner: list[Any] = []
+    for scope in of_thread():
+        if scope.key is key:
+            break
+        inner.append(scope)
+    else:
         return _left_out_of_order(
             f"the scope of {messages.describe(getattr(key, 'stream', key))} is not open in this "
             "thread: it was entered elsewhere, or an outer scope was left before it"
         )
-    inner = [messages.describe(scope.stream or scope.key) for scope in scopes[index + 1 :]]
-    lost: list[str] = []
-    while len(scopes) > index:
-        lost += _end_innermost(scopes)
+    names = [messages.describe(scope.stream or scope.key) for scope in inner]
+    lost = [text for _ in (*inner, scope) for text in _end_innermost(scopes)]
     return _left_out_of_order(
-        f"a scope was left while scopes inside it were open, which ended too: "
-        f"{', '.join(reversed(inner))}",
+        f"a scope was left while scopes inside it were open, which ended too: {', '.join(names)}",
         lost,
     )
 

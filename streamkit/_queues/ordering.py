@@ -42,20 +42,19 @@ def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
     0 for a legacy stream about which a capture makes every question illegal. ``current`` is as for
     ``wait_queue``.
     """
-    stream = queue.driver_stream
-    if stream is None:
-        if queue.handle <= PER_THREAD:
-            call = driver.capture_id
-            return (
-                call(queue.handle)
-                if current
-                else driver.ensure_in(queue.context, call, queue.handle)
-            )
-        stream = queue.driver_stream = loader.cu.CUstream(queue.handle)
-    code, status = loader.cu.cuStreamIsCapturing(stream)  # ``driver.capture_id`` without a call
+    question = queue.capture_question
+    if question is None:
+        question = queue.capture_question = driver.capture_question(queue.handle)
+    if loader.is_forked:
+        raise messages.forked()
+    ask, captures = question
+    code = ask() if current or queue.handle > PER_THREAD else driver.ensure_in(queue.context, ask)
     if code:
+        if code == driver.CAPTURE_IMPLICIT and queue.handle == LEGACY:
+            return 0
         raise driver.error("cuStreamIsCapturing", code)
-    return driver.active_capture_id(stream) if status else None
+    # what another thread has asked meanwhile is a later answer about the same stream
+    return driver.active_capture_id(queue.handle) if captures[0] else None
 
 
 def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:
@@ -77,6 +76,14 @@ def mark(event: OwnedEvent, queue: QueueRecord) -> None:
         core.record(event.core)
     except Exception as error:
         raise events.core_error("cuEventRecord", error) from error
+
+
+def mark_outside_capture(event: OwnedEvent, queue: QueueRecord) -> bool:
+    """``mark``, unless the queue captures; False if so, and the event may be the graph's then."""
+    if capture_of(queue) is not None:
+        return False
+    mark(event, queue)
+    return capture_of(queue) is None  # else another thread has begun it meanwhile
 
 
 def _core_of(queue: QueueRecord) -> Any:

@@ -6,14 +6,12 @@ import itertools
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
-from streamkit._cuda import driver, events
 from streamkit._queues import ordering
-from streamkit._queues.lifetime import spare_events, take_event
+from streamkit._queues.lifetime import take_event
 from streamkit._support import messages
 from streamkit._support.locks import new_lock
 
 if TYPE_CHECKING:
-    from streamkit._queues.lifetime import OwnedEvent
     from streamkit.protocols.queues import QueueRecord
 
     Reached = list[tuple[Any, Exception | None]]
@@ -63,16 +61,8 @@ def mark(queue: QueueRecord, what: object, operation: str) -> Point:
     turn = first.marking or first.__dict__.setdefault("marking", new_lock())  # atomic
     # a record lets other threads run, which could record later and take an earlier number
     with turn:
-        ordering.on(queue, _record, event, queue, what, operation)
+        if not ordering.mark_outside_capture(event, queue):
+            raise messages.illegal_in_capture(operation, what, "end the capture first.")
         number = next(_numbers)
-    event.spare = spare_events(queue)  # to which the event returns with the point
+    event.spare = queue.wait_events  # to which the event returns with the point
     return Point(event.handle, event, first, number)
-
-
-def _record(event: OwnedEvent, queue: QueueRecord, what: object, operation: str) -> None:
-    handle = queue.handle
-    if driver.capture_id(handle) is None:
-        events.record(event.handle, handle)
-        if driver.capture_id(handle) is None:  # else a capture has begun, and may have the event
-            return
-    raise messages.illegal_in_capture(operation, what, "end the capture first.")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._queues import identity, loaded_libraries, ordering, registry
-from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave, stack
+from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave
 from streamkit._support import messages
 from streamkit.protocols import Binding
+from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -190,12 +191,12 @@ class Scoped:
         plan = self._plans.get(libraries)  # a closed stream has no plan
         if plan is None or not _modules.isdisjoint(plan.missing):
             plan = self._plan_now(libraries)
-        scope = CudaScope()
+        scope, scopes = CudaScope(), here.scopes
         scope.stream, scope.key, scope.plan = self, key or self, plan
-        scopes = stack.scopes
-        if scopes and scopes[-1].plan is plan and plan.is_current():
+        scope.outer = outer = scopes.innermost
+        if outer is not None and outer.plan is plan and plan.is_current():
             scope.open = NESTED
-            scopes += (scope,)  # no call, after which an interrupt could come while it is open
+            scopes.innermost = scope  # last: an interrupt comes after calls alone
             return self
         if loader.is_forked:
             raise messages.forked()
@@ -224,10 +225,8 @@ class Scoped:
                 scope.open = plan.count
                 for index, enter in enumerate(plan.enters):
                     enter(scope.tokens[index])
-            scopes.append(scope)
+            scopes.innermost = scope
         except BaseException as error:
-            if scope in scopes:
-                scopes.remove(scope)
             for lost in scope.leave():
                 error.add_note(f"and what could not be restored after that: {lost}")
             raise
@@ -239,10 +238,11 @@ class Scoped:
 class CudaScope:
     """One stream made current in the loaded libraries of this thread."""
 
-    __slots__ = "before", "key", "open", "plan", "previous", "stream", "tokens"
+    __slots__ = "before", "key", "open", "outer", "plan", "previous", "stream", "tokens"
 
     stream: Scoped
     key: object
+    outer: Any  # the scope around it
     plan: Plan
     previous: Place | None  # None if there is nothing to put back
     tokens: Sequence[Any]  # for each library, the argument of the call that undoes the move
@@ -349,13 +349,15 @@ class CudaScope:
         """Let the previous streams wait for the queue; note those that cannot."""
         assert self.before is not None  # noqa: S101 - for type checkers: only then it is called
         queue, others = self.before
-        own: int | None = None
         here = queue.context if queue.primary and not lost else 0
-        for number, (other, native) in enumerate(others):
+        own: int | None = None
+        is_open = False
+        for other, native in others:
             try:
-                _refuse_closed(queue, None, self.stream)
+                if not is_open:
+                    _refuse_closed(queue, None, self.stream)
+                    own, is_open = ordering.capture_of(queue, here), True
                 _refuse_closed(other, native, native)
-                own = own if number else ordering.capture_of(queue, here)
                 capture = ordering.capture_of(other, here)
                 if capture == own:  # else it would take one into the capture of the other
                     ordering.wait_queue(other, queue, False, here)  # noqa: FBT003 - as above
@@ -385,4 +387,5 @@ def nested(stream: Scoped, key: object, plan: Plan) -> CudaScope:
     """Return a scope inside one of the same stream, where everything is current already."""
     scope = CudaScope()
     scope.stream, scope.key, scope.plan, scope.open = stream, key, plan, NESTED
+    scope.outer = here.scopes.innermost
     return scope

@@ -199,7 +199,6 @@ class use:  # noqa: N801 - used as a function
         libraries: Iterable[str] | None = None,
         ordered: bool = False,
     ) -> None:
-        self._is_unentered = False  # if an argument is refused
         given: Any = stream
         if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
             seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call
@@ -230,6 +229,8 @@ class use:  # noqa: N801 - used as a function
         __exit__ = open_scopes.leave  # the scope that was entered under this key
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # ``_is_unentered`` is unset where ``__init__`` was called wrongly
-        if getattr(self, "_is_unentered", False) and not is_finalizing():
-            refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")
+        try:
+            if self._is_unentered and not is_finalizing():
+                refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")
+        except AttributeError:  # unset where an argument was refused
+            pass

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._cuda import driver
 from streamkit._queues import open_scopes, registry
-from streamkit._queues.open_scopes import stack
 from streamkit._queues.scope import choose, nested
 from streamkit._streams import host_stream
 from streamkit._streams.current import current_stream, named
@@ -16,6 +15,7 @@ from streamkit._support import refusals
 from streamkit._support.messages import describe
 from streamkit.errors import ScopeError
 from streamkit.protocols import Stream
+from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,7 +72,7 @@ class follow:  # noqa: N801 - used as a function
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
         self._is_unused = False
-        scopes = stack.scopes
+        scopes = here.scopes
         library, libraries = self._library, self._libraries
         choice = choose(libraries) if driver.is_present() else None
         if choice is None or library not in choice.names:
@@ -82,11 +82,10 @@ class follow:  # noqa: N801 - used as a function
                     f"there is no current stream of {row.label} to follow, because {row.module} is "
                     "not imported. Import it before the block."
                 )
-            scopes += (_UnmovedScope(self),)
-            return scopes[-1].stream or host_stream.default_stream
+            scopes.innermost = _UnmovedScope(self)
+            return scopes.innermost.stream or host_stream.default_stream
         stream: Any
-        if scopes:
-            outer = scopes[-1]
+        if (outer := scopes.innermost) is not None:
             plan, stream = outer.plan, outer.stream
             if (
                 plan is not None
@@ -94,14 +93,14 @@ class follow:  # noqa: N801 - used as a function
                 and plan.names == choice.names
                 and plan.is_current()
             ):
-                scopes += (nested(stream, self, plan),)
+                scopes.innermost = nested(stream, self, plan)
                 return stream  # type: ignore[no-any-return]  # a scope's stream
         stream = current_stream(library)
         plan = stream._plans.get(libraries)  # noqa: SLF001 - no attribute for users
         if plan is None or plan.loaded is not choice.loaded:
             plan = stream._plan_now(libraries)  # noqa: SLF001 - no method for users
         if plan.is_current_anyway():
-            scopes += (nested(stream, self, plan),)
+            scopes.innermost = nested(stream, self, plan)
         else:
             stream.__enter__(self, libraries)
         return stream  # type: ignore[no-any-return]  # a library's own is a CudaStream
@@ -139,13 +138,13 @@ class follow:  # noqa: N801 - used as a function
 class _UnmovedScope:
     """The scope of a library without CUDA, which only has its place in the order of scopes."""
 
-    __slots__ = "key", "stream"
+    __slots__ = "key", "outer", "stream"
 
     plan = None
     open = 0
 
     def __init__(self, key: object) -> None:
-        self.key = key
+        self.key, self.outer = key, here.scopes.innermost
         self.stream = open_scopes.innermost()  # the scope does not change it
 
     def leave(self) -> list[str]:

@@ -416,17 +416,18 @@ class WorkQueue:
             _working.add(self)
             self._pending[item] = None
 
-    def put(self, item: Item) -> None:
-        """Queue an item; RuntimeError if no thread can be started."""
+    def put(self, *items: Item) -> None:
+        """Queue items; RuntimeError if no thread can be started."""
         engine = self.engine
         if engine is not None:
-            self._pending[item] = None
-            engine.put(self, item)
+            for item in items:
+                self._pending[item] = None
+                engine.put(self, item)
             return
         with self._lock:
             _working.add(self)
-            self._items.append(item)
-            self._pending[item] = None
+            self._items.extend(items)
+            self._pending.update(dict.fromkeys(items))
             # daemon threads stop at the end of the interpreter
             if self.worker is not None and not sys.is_finalizing():
                 self.worker.bell.ring()
@@ -434,9 +435,10 @@ class WorkQueue:
             worker = Worker(self.name, weakref.WeakMethod(self.work))
             try:
                 worker.start()
-            except RuntimeError:  # take the item back, as it would never run
-                self._items.remove(item)
-                self._pending.pop(item, None)
+            except RuntimeError:  # take the items back, as they would never run
+                for item in items:
+                    self._items.remove(item)
+                    self._pending.pop(item, None)
                 if not self._pending:
                     _working.discard(self)
                 raise

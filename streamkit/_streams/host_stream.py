@@ -23,6 +23,7 @@ from streamkit._support.locks import in_child, is_early_child, new_lock
 from streamkit._support.reports import Failure, Submitted
 from streamkit.backends import names
 from streamkit.protocols import Event, Stream
+from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
     import asyncio
@@ -227,7 +228,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         try:
             if not self._is_inline():
                 scope.begin(self._work, is_ordered=ordered)
-            open_scopes.stack.scopes.append(scope)
+            here.scopes.innermost = scope
         except BaseException:  # after an interrupt, the queue has to go on
             scope.leave()
             raise
@@ -430,21 +431,20 @@ class _Call(Function):
             return
         key = object()
         scope = _HostScope(stream, key)
-        open_scopes.stack.scopes.append(scope)
+        here.scopes.innermost = scope
         try:
             try:
                 with self._step:
                     refusals.check_result(call(), call)
-                call = (
-                    None  # the arguments end inside of the scope, as their destructors may submit
-                )
+                # the arguments end inside of the scope, as their destructors may submit
+                call = None
             except BaseException as error:
                 open_scopes.leave(key, None, error)
                 raise
             open_scopes.leave(key)
         except BaseException as error:  # raised again by whoever waits
-            here = threading.current_thread()
-            if isinstance(error, KeyboardInterrupt) and here is threading.main_thread():
+            thread = threading.current_thread()
+            if isinstance(error, KeyboardInterrupt) and thread is threading.main_thread():
                 raise  # a Ctrl-C, which only the main thread gets
             reports.note_source(error, self.what.source(queue.title))
             queue.fail(Failure(error, self.what))
@@ -480,7 +480,7 @@ class _HostScope:
 
     def __init__(self, stream: HostStream, key: object) -> None:
         self.stream = stream
-        self.key = key
+        self.key, self.outer = key, here.scopes.innermost
 
     def begin(self, queue: WorkQueue, *, is_ordered: bool) -> None:
         """Wait for the queue's turn."""

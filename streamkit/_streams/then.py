@@ -231,8 +231,7 @@ class HostThenCalls(_ThenCalls):
         try:
             with self._order:  # so that the places in the stream and here have one order
                 put(mark)
-                self.put(Wait(mark))
-                self.put(call)
+                self.put(Wait(mark), call)
         except RuntimeError as error:  # no thread can be started
             raise messages.cannot_watch() from error
         return call.future
@@ -265,9 +264,11 @@ class CudaThenCalls(_ThenCalls):
         """Let functions be called; the dispatcher's thread calls this."""
         for call, error in reached:
             call.failed = error
-            try:
-                self.put(call)
-            except RuntimeError:  # no thread can be started: the future raises that
+        calls = [call for call, _ in reached]
+        try:
+            self.put(*calls)
+        except RuntimeError:  # no thread can be started: the futures raise that
+            for call in calls:
                 call.failed = messages.cannot_watch()
                 call()
 
@@ -300,15 +301,15 @@ def _call_in_context(queue: QueueRecord, function: Callable[[], Any]) -> Any:
 
     The queue's record lives until then, so that another stream on it finds these functions.
     """
-    if not hasattr(_here, "is_relaxed"):
+    if not hasattr(_here, "has_context"):
         driver.relax()
-        _here.is_relaxed = True
-    if not driver.has_context(queue.context):  # the last function may have left another
+        _here.has_context = driver.context_question()
+    if not _here.has_context(queue.context):  # the last function may have left another
         driver.set_context(queue.context)
     return function()
 
 
-_here = threading.local()  # says that the thread may call the driver whatever others capture
+_here = threading.local()  # set where the thread may call the driver whatever others capture
 
 
 # the dispatcher ends then too, so no function learns any more that its work has run

@@ -12,14 +12,15 @@ LEGACY, PER_THREAD = 1, 2
 
 
 class _Here(threading.local):
-    """A token for each thread, because a new thread can get the ident of an ended one."""
+    """What each thread has of its own."""
 
     def __init__(self) -> None:
         self.token: ThreadToken = ThreadToken()
+        self.scopes: OpenScopes = OpenScopes()
 
 
 class ThreadToken:
-    """One thread, distinct from all others even after its end."""
+    """One thread, distinct from all others even after its end: a new one can get its ident."""
 
     def __init__(self) -> None:
         self._thread = threading.current_thread()
@@ -31,6 +32,15 @@ class ThreadToken:
 
     def __str__(self) -> str:
         return self._text
+
+
+class OpenScopes:
+    """The open scopes of one thread, each of which has the one around it as its ``outer``."""
+
+    __slots__ = ("innermost",)
+
+    def __init__(self) -> None:
+        self.innermost: Any = None
 
 
 here: _Here = _Here()
@@ -142,11 +152,8 @@ class QueueRecord(Queue):
     """An earlier record of this queue, of another owner or none, which this one keeps alive."""
     views: Mapping[str, Callable[[], Any]] = _NO_VIEWS
     """By library, a reference whose call returns the library's object on this queue."""
-    driver_stream: Any
-    """The bindings' object of the handle, about which the driver answers faster than about an int.
-
-    Made at the first use; None for a default stream.
-    """
+    capture_question: Any
+    """What ``driver.capture_question`` gives, made at the first use."""
     core: Any
     """The object of cuda.core that records and waits for the queue, made at the first use."""
     seen_with: Any = None
@@ -171,7 +178,7 @@ class QueueRecord(Queue):
         self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
         self.context, self.permanent = 0, False
         self.id = self.thread = self.latest = self.record = None
-        self.driver_stream = self.core = self.wait_events = None
+        self.capture_question = self.core = self.wait_events = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         record: QueueRecord | None = self

@@ -21,6 +21,7 @@ from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Engine, Function, QueueEnd, Turn, Wait
 from streamkit._streams.host_stream import HostStream
 from streamkit._support import messages, refusals, reports
+from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -79,7 +80,7 @@ def adversarial(seed: int) -> Generator[None]:
 @contextmanager
 def scheduled(seed: int) -> Generator[_Scheduler]:
     """Do what ``adversarial`` does; give the scheduler."""
-    if any(isinstance(scope.stream, HostStream) for scope in open_scopes.stack.scopes):
+    if any(isinstance(scope.stream, HostStream) for scope in open_scopes.of_thread()):
         raise errors.ScopeError(
             f"adversarial({seed}) was entered inside a scope of a host stream, whose body it "
             "cannot interleave. Enter it first."
@@ -356,9 +357,9 @@ def _is_point(item: Item) -> bool:
 @contextmanager
 def _outside_scopes() -> Generator[None]:
     """Hide the thread's open scopes in the block, because a function in a worker has none."""
-    stack = open_scopes.stack
-    own, stack.scopes = stack.scopes, []
+    scopes = here.scopes
+    own, scopes.innermost = scopes.innermost, None
     try:
         yield
     finally:
-        stack.scopes = own
+        scopes.innermost = own

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from itertools import repeat
-from operator import call
 from sys import getrefcount
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -109,7 +108,8 @@ def bind(stream: Any) -> Binding:
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
     device = stream.device_id
-    pushes, pops = map(call, repeat(stream.__enter__)), map(call, repeat(stream.__exit__))
+    kind = type(stream)
+    pushes, pops = map(kind.__enter__, repeat(stream)), map(kind.__exit__, repeat(stream))
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
     may_die = queue is not None and not queue.permanent  # only objects of ours can die early
 

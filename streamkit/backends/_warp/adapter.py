@@ -23,7 +23,7 @@ from streamkit._support.weak_table import WeakTable
 from streamkit.backends._known_bodies import slow_scopes
 from streamkit.backends._warp import capture, current_stream, memory
 from streamkit.backends._warp.kernels import explain_kernel
-from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Settings, Traits
+from streamkit.protocols import ArrayLayout, Finding, Queue, Settings, Traits
 from streamkit.protocols.adapters import NeedsFunction
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ def current(device: int) -> Any:
     return _device(device).stream
 
 
-def bind(stream: Any) -> Binding:
-    """Return a binding that also has Warp free the stream's memory late enough: see ``memory``."""
-    return memory.guarded(stream, current_stream.bind(stream))
+bind = memory.bind
 
 
 # -- capture ----------------------------------------------------------------------------------

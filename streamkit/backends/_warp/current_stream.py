@@ -35,37 +35,45 @@ _shared: dict[int, list[ThreadToken]] = {}
 """By the id of a level that several threads share: the threads in it, one for each scope."""
 
 
-def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, written out
+def bind(  # noqa: C901, PLR0915 - an inner loop, written out
+    stream: Any, lent: Any, watched: dict[Any, object], warn: Callable[[Any], None]
+) -> Binding:
     """Return the binding: scopes move Warp to the stream and its device, or share another's move.
 
-    ScopeError if another thread's scope has moved Warp elsewhere.
+    Scopes of a queue that is ``lent``, if not None, have it ``watched``, and ``warn`` of an
+    allocator that the program has set for the device: see ``memory``. ScopeError if another
+    thread's scope has moved Warp elsewhere.
     """
     device = stream.device
     place, runtime = _place(device)
     set_native = _native_set(stream)
+    allocators = device if hasattr(device, "_custom_allocator") else _Public
 
     def enter(token: list[_Level]) -> None:
+        if lent is not None and allocators._custom_allocator is not None:
+            warn(device)
         me = here.token
         try:  # as ``new_turn_lock`` says
             _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if _levels and _join(token, stream, is_current, me):
-                return
-            previous = place._stream
-            try:
-                back = previous._streamkit_set
-            except AttributeError:
-                back = _native_set(previous)
-            level = stream, place, previous, back, runtime.default_device, me
-            token.append(level)  # first: wherever an interrupt comes, ``leave`` undoes the rest
-            _levels.append(level)
-            set_native()
-            place._stream = stream
-            if runtime.default_device is not device:
-                runtime.default_device = device
+            if not (_levels and _join(token, stream, is_current, me)):
+                previous = place._stream
+                try:
+                    back = previous._streamkit_set
+                except AttributeError:
+                    back = _native_set(previous)
+                level = stream, place, previous, back, runtime.default_device, me
+                token.append(level)  # first: wherever an interrupt comes, ``leave`` undoes the rest
+                _levels.append(level)
+                set_native()
+                place._stream = stream
+                if runtime.default_device is not device:
+                    runtime.default_device = device
         finally:
             _lock.remove(me)
+        if lent is not None:
+            watched[lent] = object()
 
     def leave(token: list[_Level]) -> None:
         if not token:
@@ -76,7 +84,7 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
             _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if _shared or not _levels or _levels[-1] is not level:
+            if _shared or not _levels or _levels[len(_levels) - 1] is not level:  # [-1] is slow
                 if _shared and _others_stay(level, me):
                     set_current()  # the others expect Warp here, and the body may have moved Warp
                     threads = _shared[id(level)]
@@ -85,15 +93,17 @@ def bind(stream: Any) -> Binding:  # noqa: C901, PLR0915 - an inner loop, writte
                     del threads[index], token[0]
                 else:
                     _end(level, runtime)
-                return
-            _, _, previous, back, default, _ = level  # ``_end`` without a call
-            back()
-            place._stream = previous
-            if runtime.default_device is not default:
-                runtime.default_device = default
-            del _levels[-1]  # last: after an interrupt the lines above run again
+            else:  # ``_end`` without a call
+                _, _, previous, back, default, _ = level
+                back()
+                place._stream = previous
+                if runtime.default_device is not default:
+                    runtime.default_device = default
+                del _levels[-1]  # last: after an interrupt the lines above run again
         finally:
             _lock.remove(me)
+        if lent is not None and allocators._custom_allocator is not None:
+            warn(device)
 
     def is_current() -> bool:
         return place._stream is stream and runtime.default_device is device
@@ -224,6 +234,8 @@ _KNOWN = {"c091ef5101c34427"}  # the digests of Warp's functions for it: Warp 1.
 
 class _Public:
     """A device's ``_stream`` and the runtime's ``default_device``, by the public functions."""
+
+    _custom_allocator = None
 
     def __init__(self, device: Any) -> None:
         self._device = device

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from streamkit import errors
-from streamkit._cuda import driver, events, memory_pools
+from streamkit._cuda import driver, events, loader, memory_pools
 from streamkit._support.locks import new_lock
+from streamkit.backends._warp import current_stream
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
-from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkit.protocols import Binding
     from streamkit.protocols.queues import QueueRecord
 
 # Warp's native functions that free, as the last thing they do
@@ -247,33 +248,24 @@ def lend(stream: Any, queue: QueueRecord) -> None:
     stream._streamkit_lent = lent
 
 
-def guarded(stream: Any, binding: Binding) -> Binding:
+def bind(stream: Any) -> Binding:
     """Return the binding of ``stream``; if its queue is lent, its scopes watch the queue."""
     lent: Lent | None = getattr(stream, "_streamkit_lent", None)
-    if lent is None:
-        return binding
+    binding = current_stream.bind(stream, lent, watched, warn_of_allocator)
     queue: QueueRecord | None = getattr(stream, "_streamkit_queue", None)
-    if queue is not None and queue.permanent:  # a library may have said so after the view was made
-        lent.stays = True
-    device, enter_it, leave_it, stays = stream.device, binding.enter, binding.leave, lent.stays
-
-    def enter(token: Any) -> None:
-        # the public function tells Warp's own allocator too
-        if getattr(device, "_custom_allocator", None) is not None:
-            warn_of_allocator(device)
-        enter_it(token)
-        watched[lent] = object()
+    if lent is not None and queue is not None and queue.permanent:
+        lent.stays = True  # a library may have said so after the view was made
+    if lent is None or lent.stays:
+        return binding
 
     def leave(token: Any) -> None:
         try:
-            if not stays and driver.is_usable() and not lent.is_gone():
+            if not (loader.is_forked or lent.is_gone()):
                 lent.mark()
-            if getattr(device, "_custom_allocator", None) is not None:
-                warn_of_allocator(device)
         finally:
-            leave_it(token)
+            binding.leave(token)
 
-    return Binding(binding.save, enter, leave, *binding[3:])
+    return binding._replace(leave=leave)
 
 
 # -- Warp's native functions ------------------------------------------------------------------

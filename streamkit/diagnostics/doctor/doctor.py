@@ -423,7 +423,7 @@ def _describe(stream: CudaStream[Any], traits: Traits) -> _Current:
 
 def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
     """Return the stream that this thread's scopes made current in the library, None if none."""
-    for scope in reversed(open_scopes.stack.scopes):
+    for scope in open_scopes.of_thread():
         plan = getattr(scope, "plan", None)
         if plan is None or scope.stream.device != device:  # a host stream moves no library
             continue

@@ -189,11 +189,11 @@ class RaceRecorder(HostRecorder):
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
         """Watch while a step runs, in the thread that runs it."""
-        running, depth = self._thread.running, len(open_scopes.stack.scopes)
+        running, around = self._thread.running, next(open_scopes.of_thread(), None)
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append((step.order, step.stream, depth, _caller()))
+            running.append((step.order, step.stream, around, _caller()))
             try:
                 yield
             finally:
@@ -206,10 +206,13 @@ class RaceRecorder(HostRecorder):
         thread = self._thread
         if thread.is_reading:
             return
-        order, stream, depth, caller = thread.running[-1]
-        for scope in open_scopes.stack.scopes[depth:]:
+        order, stream, around, caller = thread.running[-1]
+        for scope in open_scopes.of_thread():
+            if scope is around:
+                break
             if isinstance(scope.stream, HostStream):
                 stream = scope.stream
+                break
         if not self._is_part(order, is_known=is_known):
             self.counted[name, is_known] += 1
         if thread.entries.stream is not stream:
@@ -305,9 +308,9 @@ class _Entries(dict[Any, tuple[Any, ...]]):
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        # of the host and the steps that it runs: the order, the stream, the number of scopes that
-        # were open, the code that runs it
-        self.running: list[tuple[int, Any, int, CodeType | None]] = [(-1, None, 0, None)]
+        # of the host and the steps that it runs: the order, the stream, the innermost scope that
+        # was open, the code that runs it
+        self.running: list[tuple[int, Any, Any, CodeType | None]] = [(-1, None, None, None)]
         self.is_reading = False  # whether this recorder itself runs operators
         self.is_watched = False  # whether the libraries tell the operators of this thread
         self.entries = _Entries()

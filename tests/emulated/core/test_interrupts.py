@@ -208,7 +208,7 @@ class Watched:
             finally:
                 do_not_count()
                 self.left = before, self._state()
-                if open_scopes.stack.scopes and self.left[1]["scopes"] > before["scopes"]:
+                if open_scopes.innermost() and self.left[1]["scopes"] > before["scopes"]:
                     scope.__exit__(None, None, None)  # its first call was interrupted
                 self.repaired = before, self._state()
 
@@ -227,7 +227,7 @@ class Watched:
             "native": [native(self._warp.get_cuda_device(index)) for index in devices],
             "warp device": self._warp.get_device(),
             "warp levels": [[*current_stream._threads(one)] for one in current_stream._levels],
-            "scopes": len(open_scopes.stack.scopes),
+            "scopes": len([*open_scopes.of_thread()]),
         }
 
 

@@ -15,11 +15,11 @@ import pytest
 
 import emulator
 import streamkit as sk
-from streamkit._cuda import events  # its calls are held up
-from streamkit._queues import (  # what is learned, and events to be used again  # their limits
+from streamkit._queues import (  # what is learned, events to be used again, limits, held calls
     dispatcher,
     identity,
     lifetime,
+    ordering,
     points,
     waits,
 )
@@ -311,7 +311,7 @@ def test_a_point_has_its_number_before_another_thread_can_record(held, gate, lat
         others[0].start()
         others[0].join(0.1)  # it waits for the first, which has recorded and has no number yet
 
-    first = late_then(stream, events, "record", meanwhile, monkeypatch)
+    first = late_then(stream, ordering, "mark", meanwhile, monkeypatch)
     others[0].join(LONG)
     gate.open()
     assert first.result(LONG) == []

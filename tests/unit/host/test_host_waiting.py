@@ -328,11 +328,11 @@ def test_a_function_waits_for_no_work_that_is_given_while_it_gets_its_place(stre
         stream.submit(freed.wait, LONG)
         others.append(stream.then(int))
 
-    def slowly(calls, item):
+    def slowly(calls, *items):
         if thread.ident is None:  # it has not begun
             thread.start()
             thread.join(0.2)  # which ends early where nothing keeps it out
-        put(calls, item)
+        put(calls, *items)
 
     thread = threading.Thread(target=other)
     monkeypatch.setattr(HostThenCalls, "put", slowly)
