@@ -192,6 +192,15 @@ def primary_is_active(device: int) -> bool:
     return bool(ask("cuDevicePrimaryCtxGetState", device)[1])
 
 
+def default_context() -> int:
+    """Return the context to restore in a thread that had none: device 0's, as CUDA's runtime.
+
+    CuPy launches on the current context, and makes one current only once in a thread. The answer
+    is 0, for none, until something uses device 0, whose context costs memory.
+    """
+    return primary_context(0) if primary_is_active(0) else 0
+
+
 def sync_context(context: int) -> None:
     """Block until all work of a context has run, without the GIL; breaks a capture in it."""
     call_in(context, ask, "cuCtxSynchronize")

@@ -283,9 +283,10 @@ class CudaScope:
         return lost
 
     def set_context(self, lost: list[str], context: int | None = None) -> None:
-        """Make the stream's context current, or another; 0 for none."""
+        """Make the stream's context current, or another; 0 for that of a thread that had none."""
+        wanted = self.plan.context if context is None else context
         try:
-            driver.set_context(self.plan.context if context is None else context)
+            driver.set_context(wanted or driver.default_context())
         except errors.StreamKitError as error:
             place = "of" if context is None else "before"
             lost.append(f"the device {place} {self.stream!r} ({error})")
@@ -299,8 +300,6 @@ class CudaScope:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
-        if devices and not context:  # a device put back has a context, which is current now
-            self.set_context(lost, context)
 
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None

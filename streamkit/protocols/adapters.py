@@ -268,8 +268,8 @@ class CurrentStream(Protocol, metaclass=Group):
     def own_device(self) -> OwnDevice:
         """Return the functions that tell and restore the library's current device.
 
-        For a library whose current device is its own, apart from the context or where there is
-        none. A scope restores it after it has restored another context, or none.
+        For a library whose current device is its own, apart from the context. A scope restores it
+        after it has restored another context.
         """
 
     def work_of(self, obj: Any) -> LibraryWork:

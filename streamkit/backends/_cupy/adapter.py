@@ -19,7 +19,7 @@ from streamkit._support import messages
 from streamkit.backends._cupy.capture import around_capture, explain_capture
 from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._protocol import Source
-from streamkit.protocols import ArrayLayout, Binding, Finding, OwnDevice, Queue, Traits
+from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
@@ -93,12 +93,6 @@ def current(device: int) -> Any:
 
 current_context: Any = getattr(cupy.cuda.driver, "ctxGetCurrent", None)
 """CuPy's own call, at half the cost of the one in cuda.bindings."""
-
-
-# Where no context is current, CuPy's CUDA runtime is on the device that it was last set to.
-def own_device() -> OwnDevice:
-    tell, move = cupy.cuda.runtime.getDevice, cupy.cuda.runtime.setDevice
-    return OwnDevice(tell, lambda device: tell() == device or move(device))
 
 
 def bind(stream: Any) -> Binding:

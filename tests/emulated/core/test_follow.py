@@ -235,7 +235,7 @@ with sk.use(two), sk.follow("toya") as followed:
 with sk.follow("toyb") as followed:
     assert followed == one
 """,
-        toya="\n\ndef current(device):\n    from streamkit import NoDeviceError\n"
+        toya="\n\ndef current(device):\n    from streamkit.errors import NoDeviceError\n"
         '    raise NoDeviceError("no CUDA")\n',
     )
 

@@ -232,6 +232,9 @@ def call_a_graph(k):
         check(driver.cuMemFree(memory))
 
 
+SCOPED = {hold, replay, call_a_graph}  # these open scopes
+
+
 @call("doctor", "audit", "races")
 def look_around(k):
     sk.doctor()
@@ -262,6 +265,15 @@ def unmoved():
     before = current_context()
     yield
     assert current_context() == before
+
+
+@contextlib.contextmanager
+def at_most_on_device_0(primary_context):
+    """The same, but that a scope, which some of the calls open, may put a thread without context
+    on device 0, as any first call of CUDA's runtime does."""
+    before = current_context()
+    yield
+    assert current_context() in (before, before or primary_context)
 
 
 def test_every_public_call_is_tried():
@@ -303,8 +315,9 @@ def test_no_call_moves_the_current_device(calls, kind, primary_context):
         check(driver.cuCtxSetCurrent(primary_context))
         kit = make_kit(STREAMS[kind])
         check(driver.cuCtxSetCurrent(current))
-        with unmoved():
+        with at_most_on_device_0(primary_context) if calls in SCOPED else unmoved():
             calls(kit)
+        with unmoved():
             kit.stream.sync()
             del kit.stream, kit.other, kit.event, kit.graph
         with on_device(1):
@@ -337,11 +350,11 @@ def test_nor_do_those_that_ask_torch_and_cupy(three, subjects, library, primary_
             sk.current_streams(device=1)
         with unmoved():
             sk.current_stream(library, device=0)
-        lent = sk.handoff(array, kit.stream, after=kit.other)
-        again = sk.handoff(array, kit.other)
         # torch's own guard of its device leaves a thread without context on device 0
-        home = primary_context if library == "torch" else 0
-        assert current_context() in (current, current or home)
+        guard = at_most_on_device_0(primary_context) if library == "torch" else unmoved()
+        with guard:
+            lent = sk.handoff(array, kit.stream, after=kit.other)
+            again = sk.handoff(array, kit.other)
         kit.stream.sync()
         kit.other.sync()
         check(driver.cuCtxSetCurrent(primary_context))  # freeing is the library's own

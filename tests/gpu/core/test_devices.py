@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 import streamkit as sk
 from support.gpu.raw import check, current_context, driver, held, idle, on_device, sync
 from support.libraries import cuda_devices
+from support.queues import within
 
 pytestmark = pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
 
@@ -97,38 +96,23 @@ def test_torch_streams_of_the_other_device(subjects, gate):
     assert int(check(driver.cuCtxGetDevice())) == 0
 
 
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_a_scope_leaves_no_context_current_and_the_runtimes_on_device_0(three, library):
+def test_a_scope_leaves_a_new_thread_and_the_runtimes_on_device_0(three, primary_context):
     torch, cupy = three["torch"].torch, three["cupy"].cupy
     there, y = sk.new_stream(1), torch.zeros(1000, device="cuda:1")
 
-    def move():  # the runtime goes to device 0, and is set to device 1 again
-        if library == "torch":
+    def places_after(scope):
+        assert current_context() == 0  # nobody has used CUDA in this thread
+        with scope:  # the runtimes go to device 0, and are set to device 1 again
             y.copy_(torch.ones(1000, device="cuda:0"))
-        else:
             with cupy.cuda.Device(0):
                 cupy.ones(1000)
-
-    def places():
-        here = torch.cuda.current_device() if library == "torch" else cupy.cuda.runtime.getDevice()
-        return current_context(), here
+        return current_context(), torch.cuda.current_device(), cupy.cuda.runtime.getDevice()
 
     def work():
-        assert places() == (0, 0)  # nobody has used CUDA in this thread
-        with sk.use(there, ordered=True):
-            move()
-        assert places() == (0, 0)
-        if library == "torch":
-            assert float(y.sum()) == 1000  # a kernel of device 1, not launched on device 0
+        assert places_after(sk.use(there, ordered=True)) == (primary_context, 0, 0)
+        assert float(y.sum()) == 1000  # a kernel of device 1, not launched on device 0
         x = cupy.ones(1000)
         assert (x.device.id, float(x.sum())) == (0, 1000)
 
-    def control():
-        with on_device(1):
-            move()
-        return places()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(work).result()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(control).result() == (0, 1)
+    within(work)
+    assert within(lambda: places_after(on_device(1))) == (0, 1, 1), "control"

@@ -13,7 +13,7 @@ import pytest
 
 import streamkit as sk
 from support.gpu.places import current_state
-from support.gpu.raw import on_device
+from support.gpu.raw import check, current_context, driver, on_device
 from support.libraries import cuda_devices
 from support.queues import within
 
@@ -57,6 +57,25 @@ class Elsewhere:
     def leave(self):
         self.may_leave.set()
         self.thread.join()
+
+
+def test_cupy_and_torch_work_in_a_new_thread_after_a_scope(three, primary_context):
+    """CuPy launches on the current context, and makes one current only once in a thread."""
+    torch, cupy = three["torch"].torch, three["cupy"].cupy
+    x, y, z = cupy.ones(100), torch.ones(100, device="cuda:0"), cupy.zeros(100)
+
+    def work():
+        assert current_context() == 0  # nobody has used CUDA in this thread
+        with sk.new_stream(0):
+            cupy.add(x, 1, out=z)
+        assert current_context() == primary_context
+        cupy.add(x, 2, out=z)
+        assert (float(z.sum()), float((y + 1).sum())) == (300, 200)
+        check(driver.cuCtxSetCurrent(0))
+        with pytest.raises(cupy.cuda.driver.CUDADriverError, match="INVALID_CONTEXT"):
+            cupy.add(x, 2, out=z)  # control; it allocates nothing, which would make one current
+
+    within(work)
 
 
 def test_another_queue_in_another_thread_is_refused_for_warp(three, device):
