@@ -315,7 +315,8 @@ def test_a_user_queue_is_given_an_event_and_nothing_else(held, gate, monkeypatch
     emulator.reset_calls()
     future = stream.then(int)
     monkeypatch.undo()
-    assert (asked, emulator.calls("cuStreamIsCapturing")) == ({"cuEventRecord": 1}, 2)
+    assert asked.keys() <= {"cuEventRecord"}  # which cuda.core makes itself for an event of its own
+    assert (emulator.calls("cuEventRecord"), emulator.calls("cuStreamIsCapturing")) == (1, 2)
     assert eventually(lambda: emulator.calls("cuEventQuery") > 3)
     for call in ("cuStreamCreateWithPriority", "cuLaunchHostFunc", "cuStreamWaitEvent"):
         assert emulator.calls(call) == 0
