@@ -307,11 +307,9 @@ def remember(
     elif queue.permanent and made:
         queue.note_view(adapter.name, lambda: native)
     else:
-        try:
-            view = weakref.ref(native)
-        except TypeError:  # handles of cuda.bindings take no weak references, and are cheap to make
-            return
-        queue.note_view(adapter.name, view)
+        # handles of cuda.bindings take no weak references, and are cheap to make
+        with contextlib.suppress(TypeError):
+            queue.note_view(adapter.name, weakref.ref(native))
 
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:

@@ -71,7 +71,7 @@ def found_so_far() -> tuple[LoadedLibrary, ...]:
 def _look_again() -> None:
     global _found, _missing
     with _lock:
-        missing = registry.loaders_with_current() if _missing is None else dict(_missing)
+        missing = dict(registry.loaders_with_current() if _missing is None else _missing)
         found = list(_found)
         for module in [module for module in missing if registry.is_loaded(module)]:
             try:
@@ -80,7 +80,6 @@ def _look_again() -> None:
                 warnings.warn(str(error), RuntimeWarning, stacklevel=2)
                 continue
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
-                context = offered(adapter, CurrentStream.current_context)
                 own_device = offered(adapter, CurrentStream.own_device)
                 settings = offered(adapter, Capture.settings)
                 found.append(
@@ -89,7 +88,7 @@ def _look_again() -> None:
                         adapter,
                         adapter.current,
                         adapter.bind,
-                        context,
+                        offered(adapter, CurrentStream.current_context),
                         own_device() if own_device and driver.device_count() > 1 else None,
                         None if settings is None else settings(),
                     )

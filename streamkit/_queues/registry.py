@@ -23,7 +23,7 @@ from streamkit.protocols import libraries as library_rows
 from streamkit.protocols.adapters import bind_by_steps, offered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.metadata import EntryPoint
 
 
@@ -380,19 +380,17 @@ def _root(kind: type) -> str:
 # -- with a current stream --------------------------------------------------------------------
 
 
-def loaders_with_current() -> dict[str, Callable[[], Adapter]]:
+def loaders_with_current() -> Mapping[str, Callable[[], Adapter]]:
     """Return, by the module to watch, the loader of each adapter that may have a current stream."""
     rows = [row for row in LIBRARIES if row.has_current]
-    own: dict[str, Callable[[], Adapter]]
     own = {row.module: functools.partial(_load_row, row.name) for row in rows}
     return own | {entry.name: functools.partial(_load_entry, entry) for entry in _entry_points()}
 
 
-def loaded() -> dict[str, Callable[[], Adapter]]:
+def loaded() -> Mapping[str, Callable[[], Adapter]]:
     """Return, by name, the loader of the adapter of each library that is loaded."""
     rows = [row for row in LIBRARIES if is_loaded(row.module)]
     plugins = [entry for entry in _entry_points() if is_loaded(entry.name)]
-    own: dict[str, Callable[[], Adapter]]
     own = {row.name: functools.partial(_load_row, row.name) for row in rows}
     return own | {entry.name: functools.partial(_load_entry, entry) for entry in plugins}
 

@@ -115,7 +115,18 @@ class follow:  # noqa: N801 - used as a function
     def __call__(self, fn: Callable[P, T]) -> Callable[P, T]:
         """Return the function with each of its calls in a scope of its own."""
         self._is_unused = False
-        _check_function(fn, self)
+        if not callable(fn) or isinstance(fn, (type, staticmethod, classmethod)):
+            raise TypeError(
+                f"{self!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
+                "functions of a class, below @staticmethod or @classmethod."
+            )
+        kind = refusals.kind_of(fn)
+        if kind is not None:
+            raise TypeError(
+                f"{self!r} cannot decorate {refusals.name_of(fn)}, which is {kind.name}: whatever "
+                f"runs in this thread at its {kind.pause} would be on the followed stream. Enter "
+                f"'with {self!r}:' inside it, around what has no {kind.pause}."
+            )
 
         @functools.wraps(fn)
         def following(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -149,18 +160,3 @@ class _UnmovedScope:
 
     def leave(self) -> list[str]:
         return []
-
-
-def _check_function(fn: object, scope: follow) -> None:
-    if not callable(fn) or isinstance(fn, (type, staticmethod, classmethod)):
-        raise TypeError(
-            f"{scope!r} cannot decorate {describe(fn)}, which is not a function: decorate the "
-            "functions of a class, below @staticmethod or @classmethod."
-        )
-    kind = refusals.kind_of(fn)
-    if kind is not None:
-        raise TypeError(
-            f"{scope!r} cannot decorate {refusals.name_of(fn)}, which is {kind.name}: whatever "
-            f"runs in this thread at its {kind.pause} would be on the followed stream. Enter 'with "
-            f"{scope!r}:' inside it, around what has no {kind.pause}."
-        )

@@ -79,11 +79,10 @@ class Library(NamedTuple):
     @property
     def stand_in(self) -> str | None:
         """A sentence about a module that only has the library's name; None if none is imported."""
-        name, found = self.module, sys.modules.get(self.module)
-        is_own = self.is_module
+        name, found, mark = self.module, sys.modules.get(self.module), self.mark
         if found is None:  # perhaps a plain module was imported in the place of the package
-            name, found, is_own = self.root, sys.modules.get(self.root), _is_package
-        if found is None or is_half_imported(found) or is_own(found):
+            name, found, mark = self.root, sys.modules.get(self.root), "__path__"
+        if found is None or is_half_imported(found) or mark in _names_of(found):
             return None
         what = (
             _names_of(found).get("__file__")
@@ -124,10 +123,6 @@ def _names_of(found: object) -> dict[str, object]:
         object.__getattribute__(found, "__dict__") if is_module(found) else {}
     )
     return names
-
-
-def _is_package(found: object) -> bool:
-    return "__path__" in _names_of(found)
 
 
 def is_half_imported(found: object) -> bool:

@@ -127,6 +127,8 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         devices += [driver.device_name(index) for index in range(driver.device_count())]
         if devices:
             driver.primary_context(driver.current_device())  # fails if nothing can run there
+        else:
+            yield from _no_device(version)
     except errors.BackendNotInstalledError as error:
         yield from _no_bindings(version, error)
     except errors.ForkedProcessError:
@@ -154,9 +156,6 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
             "Unset CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM if it is set; or install it again.",
             "cuda.bindings",
         )
-    else:
-        if not devices:
-            yield from _no_device(version)
 
 
 def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterator[Finding]:

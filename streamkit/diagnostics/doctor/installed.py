@@ -62,10 +62,8 @@ class Installed:
         packages = installed.packages(found)
         variants = {row.name: installed.variants(row, found) for row in registry.LIBRARIES}
         for entry in importlib.metadata.entry_points(group=registry.ENTRY_POINTS):
-            if entry.dist is not None:
-                packages[entry.name] = Package(
-                    entry.dist.name, entry.dist.version, None, entry.name
-                )
+            if (dist := entry.dist) is not None:
+                packages[entry.name] = Package(dist.name, dist.version, None, entry.name)
         return cls(
             packages,
             variants,
@@ -127,17 +125,14 @@ class Installed:
         return rows
 
     def _is_on(self, switch: str | None) -> bool:
-        if switch is None or switch not in self.environment:
-            return False
-        value = self.environment[switch]
-        return bool(value if self._takes_any_text(switch) else _number(value))
-
-    def _takes_any_text(self, switch: str) -> bool:
-        """Whether the version that is installed takes any text of the switch for yes, "0" too."""
+        value = self.environment.get(switch or "", "")
         for row in registry.LIBRARIES:
             if row.switch == switch and row.numeric_switch and row.name in self.packages:
                 version = self.packages[row.name].numbers
-                return version < row.numeric_switch.get(version[0], ())
+                if version < row.numeric_switch.get(version[0], ()):
+                    return bool(value)  # such a version takes any text for yes, "0" too
+        with suppress(ValueError):
+            return bool(int(value))
         return False
 
     def replacement(self, library: str, driver: Driver | None) -> str:
@@ -176,8 +171,7 @@ class Installed:
                 f"Install it: {self.replacement('cuda.core', driver)}",
                 "cuda.core",
             )
-        yield from self._too_old(driver)
-        yield from self._untested()
+        yield from self._versions(driver)
         yield from self._builds(driver)
         yield from self._switches()
         yield from self._toolkit(driver)
@@ -202,7 +196,8 @@ class Installed:
             if what is not None:
                 yield Finding("stand-in", what, row.stand_in_remedy, row.name)
 
-    def _too_old(self, driver: Driver | None) -> Iterator[Finding]:
+    def _versions(self, driver: Driver | None) -> Iterator[Finding]:
+        """Yield libraries older than StreamKit can serve, or newer than it was tested with."""
         for name, package in self.packages.items():
             oldest = _ROWS[name].oldest if name in _ROWS else ()
             if package.numbers < oldest:
@@ -213,10 +208,6 @@ class Installed:
                     self.replacement(name, driver),
                     name,
                 )
-
-    def _untested(self) -> Iterator[Finding]:
-        """Yield libraries newer than StreamKit was tested with, which are used all the same."""
-        for name, package in self.packages.items():
             newest = _ROWS[name].newest if name in _ROWS else ()
             if newest and package.numbers[: len(newest)] > newest:
                 tested = ".".join(map(str, newest))
@@ -333,10 +324,3 @@ class Installed:
                 f"Unset {switches} before Python starts, and give each thread a "
                 "streamkit.new_stream() instead.",
             )
-
-
-def _number(value: str) -> int | None:
-    try:
-        return int(value)
-    except ValueError:
-        return None

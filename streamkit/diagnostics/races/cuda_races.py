@@ -352,12 +352,8 @@ def find(
 ) -> Found:
     """Return the races that the steps of a program leave.
 
-    Args:
-        program: The steps.
-        works: The work of the steps, by their numbers; a step that has none is left out.
-        variables: What each line calls streams, by their handles.
-        queue_of: Returns a queue as a report names it.
-        known: Looks a queue up.
+    ``works`` has the work of the steps, by their numbers; a step that has none is left out.
+    ``variables`` is what each line calls streams, by their handles.
     """
     given = {int(number): work for number, work in works.items()}
 

@@ -96,7 +96,9 @@ class LaunchReader:
         library = library_of_kernel(name)
         if parameters is None:
             return Launch(name, library, (), is_known=False, is_unclear=True)
-        explained = _explained(library, name, parameters)
+        load = registry.loaded().get(library or "")
+        explain = offered(load(), Diagnosis.explain_kernel) if load else None
+        explained = explain(name, parameters) if explain else None
         found = _addresses(parameters) if explained is None else explained
         may_be = [use for use in found if _LOWEST <= use.address < _HIGHEST]
         uses = [use for use in may_be if self._is_memory(use.address)]
@@ -119,7 +121,10 @@ class LaunchReader:
     def _extent(self, use: MemoryUse) -> Extent | None:
         if use.shape is not None:
             return strided(use.address, use.shape, use.strides, use.itemsize)
-        end = self._end(use.address)
+        end = self._piece(use.address)
+        if end is None:  # one byte, if nothing has a name there
+            named = self._with(use.address)
+            end = max((one.extent.stop for one in named), default=use.address + 1)
         return Extent(use.address, end, end - use.address)
 
     # -- the owners of memory ---------------------------------------------------------------------
@@ -139,13 +144,6 @@ class LaunchReader:
     def _with(self, address: int) -> Iterator[NamedMemory]:
         return (one for one in self._named if one.extent.start <= address < one.extent.stop)
 
-    def _end(self, address: int) -> int:
-        """Return the end of the memory that begins at an address, of one byte if not known."""
-        found = self._piece(address)
-        if found is None:
-            found = max((one.extent.stop for one in self._with(address)), default=address + 1)
-        return found
-
     def _described(self, use: MemoryUse, extent: Extent) -> RacedArray:
         is_known = use.shape is not None
         size = extent.stop - extent.start if is_known else 0
@@ -164,15 +162,6 @@ class LaunchReader:
     def _age(self, one: NamedMemory) -> int:
         """Return how far from now a name was seen, because arrays may use memory in turn."""
         return -1 if one.noted is None else abs(one.noted - self.now)
-
-
-def _explained(
-    library: str | None, name: str, parameters: Sequence[bytes]
-) -> list[MemoryUse] | None:
-    load = registry.loaded().get(library or "")
-    explain = offered(load(), Diagnosis.explain_kernel) if load else None
-    found = explain(name, parameters) if explain else None
-    return None if found is None else list(found)
 
 
 def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
@@ -286,10 +275,8 @@ class WorkReader:
         pinned = None
         if has_stream and not pageable and sum(of_host) == 1:
             pinned = ends[of_host.index(True)].mode
-        return self._launches.transfer("copy", uses)._replace(
-            pinned=pinned,
-            may_hold_host=bool(pageable) or not has_stream,
-        )
+        copy = self._launches.transfer("copy", uses)
+        return copy._replace(pinned=pinned, may_hold_host=bool(pageable) or not has_stream)
 
 
 def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:

@@ -99,19 +99,15 @@ class VectorClocks:
 
     def work(self, queue: Hashable, host: Hashable) -> Stamp:
         """Give a queue a piece of work."""
-        found = self._come_after(queue, self.here(host))
+        found = self.wait(queue, self.here(host))
         found.place += 1
         return Stamp(found.chain, found.place, found.before)
 
     def point(self, queue: Hashable, host: Hashable) -> Clock:
         """Return the clock of a queue's present point, joined with that of the host."""
-        found = self._come_after(queue, self.here(host))
+        found = self.wait(queue, self.here(host))
         found.before = reaching(found.before, found.chain, found.place)
         return found.before
-
-    def wait(self, queue: Hashable, clock: Clock) -> None:
-        """Let a queue wait for a point."""
-        self._come_after(queue, clock)
 
     def learn(self, host: Hashable, clock: Clock) -> None:
         """Note that a host has waited for a point."""
@@ -121,7 +117,8 @@ class VectorClocks:
         """Return the clock of a host: all that it has learned."""
         return self._hosts.get(host, NOTHING)
 
-    def _come_after(self, queue: Hashable, clock: Clock) -> _Queue:
+    def wait(self, queue: Hashable, clock: Clock) -> _Queue:
+        """Let a queue wait for a point; return the queue's state."""
         found = self._queues.get(queue)
         if found is None:
             found = self._queues[queue] = _Queue(len(self._queues) + 1)

@@ -78,12 +78,8 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[P
     """Yield the pairs that race.
 
     A pair is certain if nothing orders it even ``loosely``, both surely use the same byte, and one
-    surely writes. All other pairs that nothing orders ``strictly`` are possible.
-
-    Args:
-        works: In the order in which they were given.
-        strictly: The places of the work by all orders that are sure, by numbers.
-        loosely: The places by all orders that there may be.
+    surely writes. All other pairs that nothing orders ``strictly`` are possible. The work comes as
+    it was given, with its places by all orders that are sure, and by all that there may be.
     """
     filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
     given = _shared([work for work in works if work.number in strictly], strictly)

@@ -6,8 +6,6 @@ import struct
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from streamkit.diagnostics.recording.memory import Lives
     from streamkit.diagnostics.recording.steps import CudaStep
 
@@ -67,5 +65,4 @@ def holds_host(step: CudaStep, lives: Lives) -> bool:
     """Whether an asynchronous copy holds the host, because its host memory is pageable."""
     if step.kind not in COPIES or step.call.stream is None:
         return False
-    ends: Iterable[CopyEnd] = ends_of(step) or ()
-    return any(end.is_pageable(lives) for end in ends)
+    return any(end.is_pageable(lives) for end in ends_of(step) or ())

@@ -30,7 +30,7 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from streamkit.diagnostics.recording.operations import Kind, When
+    from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.steps import CudaStep, StepKind
     from streamkit.protocols.watching import WatchedQueue
 
@@ -204,12 +204,9 @@ def operations(
         lives.read(step)
         if found is not None and not (step.queue and step.queue.handle in private):
             file, line = (found.blocks_host and step.fact.place) or (None, 0)
-            yield Given(replace(found, file=file, line=line), when_given(step), when_given(begun))
-
-
-def when_given(step: CudaStep) -> When:
-    """Return when a step was given, in the count that host streams share."""
-    return int(step.number), LAST
+            # in the count that host streams share
+            when, since = ((int(one.number), LAST) for one in (step, begun))
+            yield Given(replace(found, file=file, line=line), when, since)
 
 
 def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:

@@ -31,10 +31,8 @@ def operation(name: str, library: str | None) -> str:
     """Return the operation that a kernel's name tells, such as "fill", else its short name."""
     pattern = _OPERATIONS.get(library or "")
     found = pattern.findall(name) if pattern else []
-    if not found:
-        return short(name)
-    last = found[-1]
-    return (last if isinstance(last, str) else "".join(last)).lower()
+    # of a pattern with several groups, the one that matched
+    return "".join(found[-1]).lower() if found else short(name)
 
 
 def short(name: str) -> str:

@@ -164,14 +164,13 @@ class Subscription:
             recorder.recorder_have_lines(texts)
             self._files = files, texts  # the recorder reads the older ones no more
         code = cupti.cuptiSubscribe(ctypes.byref(self._handle), recorder.recorder_call, None)
+        if code == _TAKEN:
+            raise RefusedError(
+                "another tool has CUPTI, which serves one at a time. A profiler that has run "
+                "keeps it until the process ends"
+            )
         if code:
-            why = f"CUPTI answers {code}, because it does not fit this driver"
-            if code == _TAKEN:
-                why = (
-                    "another tool has CUPTI, which serves one at a time. A profiler that has run "
-                    "keeps it until the process ends"
-                )
-            raise RefusedError(why)
+            raise RefusedError(f"CUPTI answers {code}, because it does not fit this driver")
         self._cupti = cupti
         self._number("notice", ctypes.c_int).value = 0
         recorder.recorder_note(1)
@@ -204,7 +203,10 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
         if has_failed:
             beside = FAILED
         elif sort in _LAUNCHES:
-            beside = _launch(kernel_at, noted)
+            kernel, is_known = _OF_LAUNCH.unpack_from(noted)
+            symbol, layout = kernel_at(kernel)
+            found = layout.unpack_from(noted, _OF_LAUNCH.size) if is_known else None
+            beside = Kernel(symbol, found)
         elif sort == _TARGET and since >= 0:
             beside = int.from_bytes(noted, "little")
         elif _FREED <= sort <= _MEMORY_MAPPED:
@@ -232,13 +234,6 @@ def _records(recorder: Any) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
             beside = start + -(-head[5] // 8) * 8
             yield head, data[start : start + head[5]], data[beside : beside + head[10]]
             at += head[0]
-
-
-def _launch(kernel_at: Callable[[int], tuple[str, struct.Struct]], beside: bytes) -> Kernel:
-    kernel, is_known = _OF_LAUNCH.unpack_from(beside)
-    symbol, parameters = kernel_at(kernel)
-    found = parameters.unpack_from(beside, _OF_LAUNCH.size) if is_known else None
-    return Kernel(symbol, found)
 
 
 def _kernel(address: int) -> tuple[str, struct.Struct]:
