@@ -46,11 +46,7 @@ class Step:
     def __init__(self, stream: Any, kind: Kind, what: Any, mark: Any | None) -> None:
         self.stream, self.mark = stream, mark
         self.kind: Kind = kind
-        what = getattr(what, "func", what)  # of a functools.partial
-        name = getattr(what, "__qualname__", None) or getattr(what, "__name__", None)
-        self.name = what if isinstance(what, str) else str(name or type(what).__qualname__)
-        owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
-        self.module: str = getattr(what, "__module__", None) or type(owner).__module__
+        self.name, self.module = (what, "") if isinstance(what, str) else _names_of(what)
         self.call: Any | None = None
         self.is_inline = self.is_ordered = False
         self.thread = _thread.number
@@ -83,6 +79,15 @@ class Step:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.close()
+
+
+def _names_of(what: Any) -> tuple[str, str]:
+    """Return the names of a function and of its module."""
+    what = getattr(what, "func", what)  # of a functools.partial
+    name = getattr(what, "__qualname__", None) or getattr(what, "__name__", None)
+    owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
+    module = getattr(what, "__module__", None) or type(owner).__module__
+    return str(name or type(what).__qualname__), module
 
 
 def note(  # noqa: PLR0913 - each caller gives what it has

@@ -30,11 +30,11 @@ def strided(
     """Return the extent of an array; None if it has no bytes."""
     if 0 in shape or not itemsize:
         return None
-    axes = list(zip(strides, shape, strict=True))
-    start = address + sum(stride * (count - 1) for stride, count in axes if stride < 0)
-    size = itemsize
+    start, size = address, itemsize
+    if strides and min(strides) < 0:
+        start += sum(min(stride, 0) * (count - 1) for stride, count in zip(strides, shape))
     dims: list[tuple[int, int]] = []
-    for stride, count in sorted((abs(stride), count) for stride, count in axes):
+    for stride, count in sorted(zip(map(abs, strides), shape, strict=True)):
         if not stride or count == 1:
             continue
         if not dims and stride <= size:

@@ -6,9 +6,7 @@ their shape, nor whether all elements are used, so such operators are listed her
 
 from __future__ import annotations
 
-import functools
 import re
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,12 +15,11 @@ from torch.utils import _python_dispatch
 from torch.utils._pytree import tree_leaves
 
 from streamkit._support.locks import new_lock
-from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    Tell = Callable[[str, Sequence[ArrayUse], bool], None]
+    Tell = Callable[[str, Sequence[tuple[Any, ...]], bool], None]
 
 _NO_ELEMENTS = re.compile(r"_like$|^_?new_|^sym_|^is_|^_has_|^set_|^_unsafe_view$")
 """Operators that use no element of a tensor unless they write the tensor."""
@@ -47,8 +44,7 @@ _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 
 def watch_operators(tell: Tell) -> Any:
     """Return a mode of torch, which counts for the thread that enters it."""
-    is_compiling = "torch._dynamo" in sys.modules
-    return _WatchingBesideCompiler(tell) if is_compiling else _Watching(tell)
+    return _Watching(tell)
 
 
 def host_memory(array: Any) -> tuple[Any, bool] | None:
@@ -77,7 +73,10 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Say no to a wrapper around each operator, for which torch imports its whole compiler."""
+        """Say no to a wrapper around each operator, for which torch imports its whole compiler.
+
+        The compiler leaves this file alone without the wrapper, by its rule for StreamKit.
+        """
         return False
 
     def __enter__(self) -> Any:
@@ -107,11 +106,14 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
-            return self._of_functions(func, args, kwargs)
-        name, is_view, *_ = operator = _operator(func)
-        if is_view:
+        operator = _operators.get(id(func))
+        if operator is None:
+            if isinstance(func, HigherOrderOperator):
+                return self._of_functions(func, args, kwargs)
+            operator = _operators[id(func)] = _operator(func)
+        if operator.is_view:
             return func(*args, **kwargs)
+        name = operator.name
         before = _uses(operator, args, kwargs)[0] if name == "resize_" else []  # what it gives up
         found = func(*args, **kwargs)
         uses, is_known = _uses(operator, args, kwargs, () if "empty" in name else found)
@@ -122,22 +124,11 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
     def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
         found = func(*args, **kwargs)
-        leaves = tree_leaves((args, kwargs))
-        tensors = _tensors([one for one in leaves if isinstance(one, torch.Tensor)])
-        uses = [ArrayUse(one, "unknown", is_sure=False, memory=_memory(one)) for one in tensors]
+        tensors = _tensors(tree_leaves((args, kwargs)))
+        memories = ((one, _memory(one)) for one in tensors)
+        uses = [(one, "unknown", False, memory) for one, memory in memories if memory and memory[0]]
         self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
         return found
-
-
-class _WatchingBesideCompiler(_Watching):
-    """A watching mode with the wrapper, without which the compiler would compile this code too."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return True
-
-    def __torch_dispatch__(self, *call: Any) -> Any:
-        return super().__torch_dispatch__(*call)
 
 
 _KINDS = (torch.Tensor, torch.nn.Parameter)
@@ -146,6 +137,7 @@ _KINDS = (torch.Tensor, torch.nn.Parameter)
 class _Operator(NamedTuple):
     """What the schema of an operator says."""
 
+    func: Any
     name: str
     is_view: bool
     arguments: list[tuple[int, str, tuple[Any, ...]]]
@@ -158,7 +150,10 @@ class _Operator(NamedTuple):
     """The place of the argument with which batch norm writes its running statistics."""
 
 
-@functools.cache
+# by the ids of their functions, which they keep: torch takes long to hash an operator
+_operators: dict[int, _Operator] = {}
+
+
 def _operator(func: Any) -> _Operator:
     schema = func._schema  # noqa: SLF001 - as torch's own modes do
     name, names = schema.name.rpartition("::")[2], [one.name for one in schema.arguments]
@@ -176,53 +171,67 @@ def _operator(func: Any) -> _Operator:
     is_view = func.is_view or (torch.Tag.inplace_view in func.tags and name != "resize_")
     training = names.index("training") if {"training", "running_mean"} <= {*names} else None
     whole = None if base in _SCALED else is_whole
-    return _Operator(name, is_view, arguments, whole, is_known, training)
+    return _Operator(func, name, is_view, arguments, whole, is_known, training)
 
 
 def _uses(
     operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any = ()
-) -> tuple[list[ArrayUse], bool]:
+) -> tuple[list[Any], bool]:
     """Return the uses of an operator's tensors, with what it has made, and whether that is all."""
-    _, _, arguments, is_whole, is_known, training = operator
+    _, _, _, arguments, is_whole, is_known, training = operator
     if is_whole is None:
         is_whole = 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
-    trains, found, memories = training is not None and args[training], [], []
+    trains, found, owners = training is not None and args[training], [], []
     for place, name, modes in arguments:
+        value = args[place] if place < len(args) else kwargs.get(name)
         both = ("read", "write") if trains and name.startswith("running_") else modes
-        for tensor in _tensors(args[place] if place < len(args) else kwargs.get(name)):
+        for tensor in (value,) if type(value) in _KINDS else _tensors(value):
             memory = _memory(tensor)
-            memories.append(memory)
-            is_whole = is_whole and 0 not in memory[3]
-            found += [(tensor, mode, memory) for mode in both]
-    uses = [ArrayUse(tensor, mode, is_whole, memory) for tensor, mode, memory in found if memory[0]]
-    for tensor in _tensors(list(made) if type(made) is tuple else made):
+            if memory is not None:
+                owner, _, layout, is_plain = memory
+                owners.append(owner)
+                is_known = is_known and is_plain
+                is_whole = is_whole and 0 not in layout[1]
+                found += [(tensor, mode, memory) for mode in both if owner]
+    uses = [(tensor, mode, is_whole, memory) for tensor, mode, memory in found]
+    for tensor in (made,) if type(made) in _KINDS else _tensors(made):
         memory = _memory(tensor)
-        if memory[0] and not any(memory[0] is one[0] for one in memories):
-            uses.append(ArrayUse(tensor, "write", True, memory))  # noqa: FBT003 - is_sure
-        memories.append(memory)
-    return uses, is_known and all(one[-1] for one in memories)
+        if memory is not None:
+            owner, is_plain = memory[0], memory[-1]
+            is_known = is_known and is_plain
+            if owner and not any(owner is one for one in owners):
+                uses.append((tensor, "write", True, memory))
+            owners.append(owner)
+    return uses, is_known
 
 
-def _memory(tensor: Any) -> tuple[Any, ...]:
-    """Return the owner and the layout of a tensor's memory, and whether these tell all.
+def _memory(tensor: Any) -> tuple[Any, ...] | None:
+    """Return the owner of a tensor's memory, whether it lives as long, the layout, and if it is all.
 
     A file can be mapped twice, and a tensor of another kind can run code. The owner is None if the
-    memory is not the tensor's own.
+    memory is not the tensor's own. The result is None for memory that is not the host's.
     """
+    if not tensor.is_cpu:
+        return None
+    is_plain = type(tensor) in _KINDS
     try:
-        storage, size, stride = tensor.untyped_storage(), tensor.size(), tensor.stride()
-        layout = tensor.data_ptr(), size, stride, tensor.element_size(), tensor.dtype
+        storage = tensor.untyped_storage()
+        layout = tensor.data_ptr(), tensor.size(), tensor.stride()
     except RuntimeError:
-        return None, False, 0, (), (), False
-    if tensor.is_nested:
-        return None, False, 0, (), (), False
-    is_own = storage.resizable()
-    is_plain = type(tensor) in _KINDS and (is_own or storage.filename is None)
-    return storage, is_own, *layout, is_plain
+        return _UNKNOWN
+    if not is_plain and tensor.is_nested:
+        return _UNKNOWN
+    is_own, itemsize = storage.resizable(), tensor.element_size()
+    is_plain = is_plain and (is_own or storage.filename is None)
+    return storage, is_own, (*layout, itemsize, itemsize, tensor.dtype), is_plain
 
 
-def _tensors(value: Any) -> Sequence[Any]:
-    """Return the tensors of the host in an argument."""
+_UNKNOWN = None, False, (0, ()), False
+
+
+def _tensors(value: Any) -> Iterable[Any]:
+    """Return the tensors in an argument or a result, also in lists."""
     if isinstance(value, torch.Tensor):
-        return (value,) if value.is_cpu else ()
-    return [one for part in value for one in _tensors(part)] if type(value) is list else ()
+        return (value,)
+    is_several = type(value) in (list, tuple)
+    return [one for part in value for one in _tensors(part)] if is_several else ()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Mode
     from streamkit.protocols import ArrayUse
 
-    ArrayMemory = tuple[Any, ...]  # as ``Memories.memory`` returns it
     Named = tuple[str, weakref.ref[Any]]  # a name, and the object that it means
 
 _ALIKE = 4096  # accesses that are kept, as a loop makes them again
@@ -77,43 +76,65 @@ class RacedArray:
 class Owner:
     """The object that all views of some memory share; the next owner at its address is another."""
 
-    __slots__ = "is_own", "number", "ref", "user"
+    __slots__ = "is_own", "memories", "number", "ref", "user"
 
     def __init__(self, whole: Any, number: int, *, is_own: bool) -> None:
         self.ref: weakref.ref[Any] = weakref.ref(whole)
         self.number: int = number
         self.is_own: bool = is_own  # whether the object lives as long as the memory
         self.user: object = self  # who alone has used the memory; None if several have
+        self.memories: dict[tuple[Any, ...], ArrayMemory] = {}  # by their layouts
+
+
+class ArrayMemory:
+    """The memory of an array, which nothing keeps alive; one object for all arrays that have it."""
+
+    __slots__ = "layout", "owner"
+
+    def __init__(self, owner: Owner, layout: tuple[Any, ...]) -> None:
+        self.owner = owner
+        self.layout = layout
+        """The address, the shape, the strides and their unit, the size and type of an element."""
 
 
 class Memories:
     """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
     def __init__(self) -> None:
+        self.has_foreign: bool = False
+        """Whether an owner was met that does not live as long as its memory."""
         self._lock = new_lock()
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the ids of the objects
         self._alike: dict[tuple[Any, ...], Access | None] = {}
         self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
-    def memory(self, use: ArrayUse, user: object = None) -> ArrayMemory:
-        """Return the memory of an array, which nothing keeps alive, and note who uses it.
+    def memory(
+        self, array: Any, told: tuple[Any, ...] | None, user: object = None
+    ) -> ArrayMemory:
+        """Return the memory of an array, and note who uses it.
 
-        It is the owner, the address, the shape, the strides in elements, or in bytes if the library
-        has not told them itself, the size and the type of an element, and whether that is so.
+        ``told`` is what the library tells of the memory, as in ``ArrayUse``.
         """
-        told = use.memory or self._layout(use.array)
-        whole = told[0]
+        whole, is_own, layout, *_ = told or self._layout(array)
         owner = self._owners.get(id(whole))
         if owner is None or owner.ref() is not whole:
             with self._lock:
                 owner = self._owners.get(id(whole))
                 if owner is None or owner.ref() is not whole:
-                    owner = Owner(whole, next(self._numbers), is_own=told[1])
+                    if owner is not None:
+                        owner.memories.clear()  # they hold their owner
+                    self.has_foreign = self.has_foreign or not is_own
+                    owner = Owner(whole, next(self._numbers), is_own=is_own)
                     self._owners[id(whole)] = owner
         if owner.user is not user:
             owner.user = user if owner.user is owner else None
-        return (owner, *told[2:7], use.memory is None)
+        memory = owner.memories.get(layout)
+        if memory is None:
+            if len(owner.memories) > _ALIKE:
+                owner.memories.clear()
+            memory = owner.memories.setdefault(layout, ArrayMemory(owner, layout))
+        return memory
 
     def access(self, use: ArrayUse, names: Mapping[int, Named]) -> Access | None:
         """Return the access that a use of an array makes, None if the array has no memory.
@@ -123,9 +144,9 @@ class Memories:
         ``names_of``.
         """
         has_fields = getattr(getattr(use.array, "dtype", None), "names", None)
-        found, is_sure = self.memory(use), use.is_sure and not has_fields  # there can be gaps
-        name = self.name_of(use.array, found, names)
-        return self.made(found, use.mode, is_sure, name)
+        is_sure = use.is_sure and not has_fields  # there can be gaps
+        memory = self.memory(use.array, use.memory)
+        return self.made(memory, use.mode, is_sure, self.name_of(use.array, memory, names))
 
     def made(
         self,
@@ -139,14 +160,14 @@ class Memories:
         try:
             return self._alike[alike]  # a loop makes the same ones again
         except KeyError:
-            access = _access(memory, mode, name, is_sure=is_sure)
+            access = access_to(memory, mode, is_sure, name)
         if len(self._alike) > _ALIKE:
             self._alike.clear()
         return self._alike.setdefault(alike, access)
 
     def name_of(self, value: Any, memory: ArrayMemory, names: Mapping[int, Named]) -> str | None:
         """Return the name of an array, or of the owner of its memory."""
-        return _name(names, value) or _name(names, memory[0].ref(), "part of ")
+        return _name(names, value) or _name(names, memory.owner.ref(), "part of ")
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, Named]:
         """Return the names of objects, and of the owners of arrays' memory, by their ids."""
@@ -176,28 +197,39 @@ class Memories:
                 return adapter if is_here and adapter.storage_of(value) else None
         return None
 
-    def _layout(self, value: Any) -> tuple[Any, ...]:
+    def _layout(self, value: Any) -> tuple[Any, bool, tuple[Any, ...]]:
         adapter = self.watching(value)
         if adapter is not None:
             address, shape, strides, _, itemsize, _ = adapter.array_layout(value)
-            storage = adapter.storage_of(value)
-            own, dtype = (storage.whole, storage.is_own), value.dtype
-        else:
-            array = _as_numpy(value)
-            address, whole = array.__array_interface__["data"][0], owner_of(array)
-            own, dtype = (whole, whole.flags.owndata), array.dtype
-            shape, strides, itemsize = array.shape, array.strides, array.itemsize
-        return *own, address, shape, strides, itemsize, dtype
+            whole, is_own, _ = adapter.storage_of(value)
+            layout = address, tuple(shape), tuple(strides), 1, itemsize, value.dtype
+            return whole, is_own, layout
+        array = _as_numpy(value)
+        address, whole = array.__array_interface__["data"][0], owner_of(array)
+        layout = address, array.shape, array.strides, 1, array.itemsize, array.dtype
+        return whole, whole.flags.owndata, layout
 
 
-def _access(memory: ArrayMemory, mode: Mode, name: str | None, *, is_sure: bool) -> Access | None:
-    owner, address, shape, strides, itemsize, dtype, in_bytes = memory
-    strides = [stride if in_bytes else stride * itemsize for stride in strides]
-    extent = strided(address, shape, strides, itemsize)
+def access_to(
+    memory: ArrayMemory,
+    mode: Mode,
+    is_sure: bool,  # noqa: FBT001 - as ``made``
+    name: str | None,
+) -> Access | None:
+    """Return a new access to some memory, None if the memory is empty."""
+    address, shape, strides, unit, itemsize, dtype = memory.layout
+    extent = strided(address, shape, [stride * unit for stride in strides], itemsize)
     if extent is None:
         return None
-    array = RacedArray(name, _text(dtype), tuple(shape), math.prod(shape) * itemsize)
+    owner = memory.owner
+    array = _described(name, dtype, tuple(shape), math.prod(shape) * itemsize)
     return Access(owner.number if owner.is_own else None, extent, mode, is_sure, array)
+
+
+@functools.lru_cache(_ALIKE)
+def _described(name: str | None, dtype: Any, shape: tuple[int, ...], nbytes: int) -> RacedArray:
+    """Return one description for all arrays that are alike."""
+    return RacedArray(name, _text(dtype), shape, nbytes)
 
 
 def _name(names: Mapping[int, Named], value: object, what: str = "") -> str | None:

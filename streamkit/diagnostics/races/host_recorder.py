@@ -14,7 +14,7 @@ from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support.frames import local_variables
 from streamkit.diagnostics.races import calls
-from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories
+from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories, access_to
 from streamkit.diagnostics.races.order import READS_A_NUMBER
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import CodeType, FrameType
 
-    from streamkit.diagnostics.races.arrays import Named
-    from streamkit.diagnostics.races.search import Access
+    from streamkit.diagnostics.races.arrays import ArrayMemory, Named
+    from streamkit.diagnostics.races.search import Access, Mode
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
-    from streamkit.protocols import ArrayUse
     from streamkit.protocols.watching import WatchedStep
+
+    Use = tuple[Any, Mode, bool, tuple[Any, ...] | None]  # an ``ArrayUse``, or its fields
+    # the code, which the key means, its line, its names for streams, and the accesses
+    _Where = tuple[CodeType | None, Place | None, Mapping[int, str], tuple[Access, ...]]
 
 LIMIT = 4096  # steps that are kept, whatever the host has waited for
 
@@ -45,6 +48,8 @@ class RecordedWork(NamedTuple):
     """Whether all accesses of the work are known."""
     streams: Mapping[int, str]
     """The names that the code of its place has for host streams, by their ids."""
+    own: tuple[tuple[ArrayMemory, Mode, bool], ...] = ()
+    """Uses of memory that no other work had used by then."""
     call: int = -1
     """Tells apart the calls of one line."""
     callers: tuple[tuple[Place | None, Mapping[int, str]], ...] = ()
@@ -65,8 +70,7 @@ class RaceRecorder(HostRecorder):
         self._memories = Memories()
         # of functions that operators tell, by the orders of their steps: the names of arrays
         self._operators: dict[int, Mapping[int, Named]] = {}
-        # of operators at lines, on memory: the place, and the names of streams and of arrays
-        self._lines: dict[object, tuple[Place | None, Mapping[int, str], list[str | None]]] = {}
+        self._lines: dict[object, _Where] = {}  # of operators at lines, on memory
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
         self._home = threading.get_ident()
@@ -129,13 +133,20 @@ class RaceRecorder(HostRecorder):
             del self.given[order]
             self.seen.discard(order)
 
+    def accesses(self, work: RecordedWork) -> tuple[Access, ...]:
+        """Return the accesses of some work, without those to memory that it alone has used."""
+        is_all = self._memories.has_foreign  # which can be the same memory by another owner
+        uses = (use for use in work.own if is_all or use[0].owner.user is None)
+        found = (access_to(*use, None) for use in uses)
+        return (*work.accesses, *(access for access in found if access is not None))
+
     def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
         place, variables = places.place_of(frame), _objects(frame)
         streams, callers = self._streams_among(variables), self._callers(frame)
         call = -1 if frame is None else frame.f_lasti
         is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
-        work = RecordedWork(step, place, (), is_known, streams, call, callers)
+        work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
         if step.call is None:
             return work
         try:
@@ -194,38 +205,47 @@ class RaceRecorder(HostRecorder):
                 self._keep()
                 self._operators.pop(step.order, None)
 
-    def _tell(self, library: str, name: str, uses: Sequence[ArrayUse], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+    def _tell(self, library: str, name: str, uses: Iterable[Use], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
         if thread.is_reading:
             return
-        outer = thread.running[-1] if thread.running else _HOST
-        scopes = reversed(open_scopes.stack.scopes[outer.depth :])
-        inside = (one.stream for one in scopes if isinstance(one.stream, HostStream))
-        stream = next(inside, outer.stream)
+        running = thread.running
+        outer = running[-1] if running else _HOST
+        stream = outer.stream
+        for scope in reversed(open_scopes.stack.scopes[outer.depth :]):
+            if isinstance(scope.stream, HostStream):
+                stream = scope.stream
+                break
         if not self._is_part(outer.order, is_known=is_known):
             self.counted[name, is_known] += 1
-        frame = places.users_frame(within=outer.caller)
-        line = None if frame is None else (frame.f_code, frame.f_lineno)
+        frame = places.users_around(sys._getframe(1), outer.caller)  # noqa: SLF001 - a traceback keeps more
+        # Python takes as long to hash code as to run it
+        line = (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
         entries = thread.entries
         try:
             # what these operators alone have used so far has no race, and perhaps is gone soon
             arrays, old, own = [], [], []
-            for use in uses:
-                memory = self._memories.memory(use, entries)
-                if memory[0].user is entries:
-                    own.append((memory, use.mode, use.is_sure, None))
+            for array, mode, is_sure, told in uses:
+                memory = self._memories.memory(array, told, entries)
+                if memory.owner.user is entries:
+                    own.append((memory, mode, is_sure))
                 else:
-                    arrays.append(use.array)
-                    old.append((memory, use.mode, use.is_sure))
-            key = name, line, stream, tuple(old)
+                    arrays.append(array)
+                    old.append((memory, mode, is_sure))
+            key = name, id(stream), *line, *old
             found = entries.get(key)
-            if found is None:  # else it is as before, as in a loop
+            if found is not None:  # as before, as in a loop
+                found[-1].update(own)
+            else:
                 step: Any = trace.Step(stream, "operator", name, None)
                 step.module, step.is_inline = library, True
                 step.start_ns = step.end_ns = step.given_ns
-                found = entries[key] = step, self._where(outer.order, key, frame, arrays), set()
-            found[-1].update(own)
+                where = None if frame is None else self._lines.get(key)
+                if where is None:
+                    where = self._where(outer.order, frame, arrays, old)
+                    self._lines[key] = where
+                entries[key] = found = step, where, set(own)
             if len(found[-1]) > LIMIT or len(entries) > LIMIT:
                 self._keep()
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
@@ -234,54 +254,62 @@ class RaceRecorder(HostRecorder):
     def _is_part(self, order: int, *, is_known: bool) -> bool:
         """Note that an operator told of a step; whether that is a function that is understood."""
         whole = self.given.get(order)
-        if whole is not None and whole.step.kind == "scope":
+        if whole is None:
+            return False
+        if whole.step.kind == "scope":
             self.seen.add(order)
-        if whole is not None and (not is_known if whole.is_known else order in self._operators):
+        if not is_known if whole.is_known else order in self._operators:
             whole = self.given[order] = whole._replace(is_known=is_known)
-        return whole is not None and whole.is_known
+        return whole.is_known
 
     def _where(
-        self, order: int, key: tuple[Any, ...], frame: FrameType | None, arrays: Iterable[object]
-    ) -> tuple[Place | None, Mapping[int, str], list[str | None]]:
-        """Return the place of an operator, and the names that its code has for streams and arrays.
+        self,
+        order: int,
+        frame: FrameType | None,
+        arrays: Iterable[object],
+        uses: Iterable[tuple[ArrayMemory, Mode, bool]],
+    ) -> _Where:
+        """Return the place of an operator, and its accesses, with the names that its code has.
 
         Of a function that is given directly, the code is that which gave it.
         """
         memories = self._memories
-        if frame is not None and key in self._lines:
-            return self._lines[key]
         if frame is None:
             whole = self.given.get(order)
-            place, streams = (None, {}) if whole is None else (whole.place, whole.streams)
+            code, place, streams = None, whole and whole.place, whole.streams if whole else {}
             names = self._operators.get(order, {})
         else:
             variables = _objects(frame)
-            place, streams = places.place_of(frame), self._streams_among(variables)
+            code, place = frame.f_code, places.place_of(frame)
+            streams = self._streams_among(variables)
             names = memories.names_of((*variables, *self._arrays.items()))
-        both = zip(arrays, key[-1], strict=True)
-        found = place, streams, [memories.name_of(array, use[0], names) for array, use in both]
+        found = (
+            memories.made(*use, memories.name_of(array, use[0], names))
+            for array, use in zip(arrays, uses, strict=True)
+        )
         if len(self._lines) > LIMIT:
             self._lines.clear()
-        self._lines[key] = found
-        return found
+        return code, place, streams, tuple(one for one in found if one is not None)
 
     def _keep(self) -> None:
         """Keep the operators since the latest step of this thread, but for memory that is gone."""
-        entries, self._thread.entries = self._thread.entries, {}
-        kept = set()
-        for (*key, old), (step, (place, streams, names), own) in entries.items():
-            uses = tuple(
+        entries = self._thread.entries
+        if not entries:
+            return
+        self._thread.entries, kept = {}, []
+        for (name, *_), (step, (_, place, streams, accesses), own) in entries.items():
+            alive = tuple(
                 use
-                for use in (*((*use, name) for use, name in zip(old, names, strict=True)), *own)
-                if use[0][0].user is not entries or use[0][0].ref() is not None
+                for use in own
+                if use[0].owner.user is not entries or use[0].owner.ref() is not None
             )
-            if (uses or key[0] in READS_A_NUMBER) and (*key, uses) not in kept:
-                kept.add((*key, uses))
-                found = (self._memories.made(*use) for use in uses)
-                accesses = tuple(access for access in found if access is not None)
-                self.given[step.order] = RecordedWork(step, place, accesses, True, streams)  # noqa: FBT003 - is_known
-                super().take(step)
+            if alive or accesses or name in READS_A_NUMBER:
+                self.given[step.order] = RecordedWork(step, place, accesses, True, streams, alive)  # noqa: FBT003 - is_known
+                kept.append(step)
         entries.clear()  # which the owners of memory hold
+        for step in kept[:1]:
+            super().take(step)
+        self._steps += kept[1:]
 
 
 class _Running(NamedTuple):

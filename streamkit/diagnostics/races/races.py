@@ -219,7 +219,7 @@ def _when(given: RecordedWork) -> tuple[int, int]:
 def _works(recorder: RaceRecorder, given: Mapping[int, RecordedWork]) -> Iterator[search.Work]:
     """Yield work for the search; failed work perhaps never came to its accesses."""
     for one in sorted(given.values(), key=_when):
-        step, accesses = one.step, one.accesses
+        step, accesses = one.step, recorder.accesses(one)
         if step.has_failed:
             accesses = tuple(access._replace(is_sure=False) for access in accesses)
         if step.kind == "scope" and step.start_ns and step.order not in recorder.seen:

@@ -87,10 +87,16 @@ def find(
     """
     filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
     given = [work for work in works if work.accesses and work.number in strictly]
-    has_unknown = any(one.allocation is None for work in given for one in work.accesses)
+    users: defaultdict[Hashable, set[int]] = defaultdict(set)
+    for work in given:
+        for access in work.accesses:
+            users[access.allocation].add(strictly[work.number].chain)
+    has_unknown = None in users
     for work in given:
         stamp = strictly[work.number]
-        for access in work.accesses:
+        # no other chain uses the rest
+        shared = [one for one in work.accesses if has_unknown or len(users[one.allocation]) > 1]
+        for access in shared:
             for kept in _others(filed, access.allocation, stamp):
                 for number, earlier in kept.near(access.extent, stamp.before):
                     found = race_of(earlier, access)
@@ -99,7 +105,7 @@ def find(
                             loosely[number], loosely[work.number]
                         )
                         yield Pair(number, work.number, earlier, access, is_certain)
-        for access in work.accesses:
+        for access in shared:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
                 chains = filed[where]
                 if stamp.chain not in chains:

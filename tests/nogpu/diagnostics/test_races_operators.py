@@ -716,10 +716,10 @@ def test_an_operator_reads_and_writes_what_its_schema_says(call, reads, writes):
 
     def tell(_, uses, is_all):
         assert is_all
-        for use in uses:
-            address = use.array.untyped_storage().data_ptr()
-            if address in names and use.array.numel():
-                told[use.mode].add(names[address] + "?" * (not use.is_sure))
+        for array, mode, is_sure, _ in uses:
+            address = array.untyped_storage().data_ptr()
+            if address in names and array.numel():
+                told[mode].add(names[address] + "?" * (not is_sure))
 
     with registry.adapter("torch").watch_operators(tell):
         call(x, y)
