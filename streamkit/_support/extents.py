@@ -32,7 +32,8 @@ def strided(
         return None
     start, size = address, itemsize
     if strides and min(strides) < 0:
-        start += sum(min(stride, 0) * (count - 1) for stride, count in zip(strides, shape))
+        both = zip(strides, shape, strict=True)
+        start += sum(stride * (count - 1) for stride, count in both if stride < 0)
     dims: list[tuple[int, int]] = []
     for stride, count in sorted(zip(map(abs, strides), shape, strict=True)):
         if not stride or count == 1:

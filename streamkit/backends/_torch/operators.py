@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from streamkit._support.locks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     Tell = Callable[[str, Sequence[tuple[Any, ...]], bool], None]
 
@@ -75,7 +75,7 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
     def _should_skip_dynamo(cls) -> bool:
         """Say no to a wrapper around each operator, for which torch imports its whole compiler.
 
-        The compiler leaves this file alone without the wrapper, by its rule for StreamKit.
+        The compiler leaves this file alone all the same, by the rule that ``compiler`` gives it.
         """
         return False
 
@@ -124,9 +124,8 @@ class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # to
     def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
         found = func(*args, **kwargs)
-        tensors = _tensors(tree_leaves((args, kwargs)))
-        memories = ((one, _memory(one)) for one in tensors)
-        uses = [(one, "unknown", False, memory) for one, memory in memories if memory and memory[0]]
+        memories = [(one, _memory(one)) for one in _tensors(tree_leaves((args, kwargs)))]
+        uses = [(one, "unknown", False, memory) for one, memory in memories if memory[0]]
         self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
         return found
 
@@ -150,8 +149,7 @@ class _Operator(NamedTuple):
     """The place of the argument with which batch norm writes its running statistics."""
 
 
-# by the ids of their functions, which they keep: torch takes long to hash an operator
-_operators: dict[int, _Operator] = {}
+_operators: dict[int, _Operator] = {}  # by the ids of functions, which take long to hash
 
 
 def _operator(func: Any) -> _Operator:
@@ -181,55 +179,48 @@ def _uses(
     _, _, _, arguments, is_whole, is_known, training = operator
     if is_whole is None:
         is_whole = 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
-    trains, found, owners = training is not None and args[training], [], []
+    trains, uses, owners = training is not None and args[training], [], []
     for place, name, modes in arguments:
         value = args[place] if place < len(args) else kwargs.get(name)
         both = ("read", "write") if trains and name.startswith("running_") else modes
         for tensor in (value,) if type(value) in _KINDS else _tensors(value):
-            memory = _memory(tensor)
-            if memory is not None:
-                owner, _, layout, is_plain = memory
-                owners.append(owner)
-                is_known = is_known and is_plain
-                is_whole = is_whole and 0 not in layout[1]
-                found += [(tensor, mode, memory) for mode in both if owner]
-    uses = [(tensor, mode, is_whole, memory) for tensor, mode, memory in found]
-    for tensor in (made,) if type(made) in _KINDS else _tensors(made):
-        memory = _memory(tensor)
-        if memory is not None:
-            owner, is_plain = memory[0], memory[-1]
+            owner, _, layout, is_plain = memory = _memory(tensor)
+            owners.append(id(owner))
             is_known = is_known and is_plain
-            if owner and not any(owner is one for one in owners):
-                uses.append((tensor, "write", True, memory))
-            owners.append(owner)
+            is_whole = is_whole and 0 not in layout[1]
+            uses += [(tensor, mode, is_whole, memory) for mode in both if owner]
+    if operator.is_whole is not False and not is_whole:  # perhaps found out after the first ones
+        uses = [(tensor, mode, False, memory) for tensor, mode, _, memory in uses]
+    for tensor in (made,) if type(made) in _KINDS else _tensors(made):
+        owner, _, _, is_plain = memory = _memory(tensor)
+        is_known = is_known and is_plain
+        if owner and id(owner) not in owners:
+            uses.append((tensor, "write", True, memory))
+        owners.append(id(owner))
     return uses, is_known
 
 
-def _memory(tensor: Any) -> tuple[Any, ...] | None:
-    """Return the owner of a tensor's memory, whether it lives as long, the layout, and if it is all.
+def _memory(tensor: Any) -> tuple[Any, ...]:
+    """Return the owner of a tensor's memory, whether that is its own, the layout, and if it is all.
 
     A file can be mapped twice, and a tensor of another kind can run code. The owner is None if the
-    memory is not the tensor's own. The result is None for memory that is not the host's.
+    memory is not the tensor's own, or not the host's.
     """
     if not tensor.is_cpu:
-        return None
-    is_plain = type(tensor) in _KINDS
+        return None, False, (0, ()), True
     try:
-        storage = tensor.untyped_storage()
+        storage, is_plain = tensor.untyped_storage(), type(tensor) in _KINDS
         layout = tensor.data_ptr(), tensor.size(), tensor.stride()
     except RuntimeError:
-        return _UNKNOWN
+        return None, False, (0, ()), False
     if not is_plain and tensor.is_nested:
-        return _UNKNOWN
+        return None, False, (0, ()), False
     is_own, itemsize = storage.resizable(), tensor.element_size()
     is_plain = is_plain and (is_own or storage.filename is None)
     return storage, is_own, (*layout, itemsize, itemsize, tensor.dtype), is_plain
 
 
-_UNKNOWN = None, False, (0, ()), False
-
-
-def _tensors(value: Any) -> Iterable[Any]:
+def _tensors(value: Any) -> Sequence[Any]:
     """Return the tensors in an argument or a result, also in lists."""
     if isinstance(value, torch.Tensor):
         return (value,)

@@ -22,11 +22,12 @@ from streamkit.protocols import Diagnosis
 from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from streamkit.diagnostics.races.search import Mode
     from streamkit.protocols import ArrayUse
 
+    MemoryUse = tuple["ArrayMemory", Mode, bool]  # with ``is_sure``
     Named = tuple[str, weakref.ref[Any]]  # a name, and the object that it means
 
 _ALIKE = 4096  # accesses that are kept, as a loop makes them again
@@ -87,14 +88,15 @@ class Owner:
 
 
 class ArrayMemory:
-    """The memory of an array, which nothing keeps alive; one object for all arrays that have it."""
+    """The memory of an array, which nothing keeps alive; one object for all arrays that have it.
+
+    The layout has the address, the shape, the strides, their unit, an element's size and type.
+    """
 
     __slots__ = "layout", "owner"
 
     def __init__(self, owner: Owner, layout: tuple[Any, ...]) -> None:
-        self.owner = owner
-        self.layout = layout
-        """The address, the shape, the strides and their unit, the size and type of an element."""
+        self.owner, self.layout = owner, layout
 
 
 class Memories:
@@ -106,17 +108,16 @@ class Memories:
         self._lock = new_lock()
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the ids of the objects
-        self._alike: dict[tuple[Any, ...], Access | None] = {}
+        # a loop makes the same accesses again
+        self.made: Callable[..., Access | None] = functools.lru_cache(_ALIKE)(access_to)
         self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
-    def memory(
-        self, array: Any, told: tuple[Any, ...] | None, user: object = None
-    ) -> ArrayMemory:
+    def memory(self, array: Any, told: tuple[Any, ...] | None, user: object = None) -> ArrayMemory:
         """Return the memory of an array, and note who uses it.
 
         ``told`` is what the library tells of the memory, as in ``ArrayUse``.
         """
-        whole, is_own, layout, *_ = told or self._layout(array)
+        whole, is_own, layout, _ = told or self._layout(array)
         owner = self._owners.get(id(whole))
         if owner is None or owner.ref() is not whole:
             with self._lock:
@@ -146,24 +147,7 @@ class Memories:
         has_fields = getattr(getattr(use.array, "dtype", None), "names", None)
         is_sure = use.is_sure and not has_fields  # there can be gaps
         memory = self.memory(use.array, use.memory)
-        return self.made(memory, use.mode, is_sure, self.name_of(use.array, memory, names))
-
-    def made(
-        self,
-        memory: ArrayMemory,
-        mode: Mode,
-        is_sure: bool,  # noqa: FBT001 - a part of a key
-        name: str | None,
-    ) -> Access | None:
-        """Return the access to some memory."""
-        alike = memory, mode, is_sure, name
-        try:
-            return self._alike[alike]  # a loop makes the same ones again
-        except KeyError:
-            access = access_to(memory, mode, is_sure, name)
-        if len(self._alike) > _ALIKE:
-            self._alike.clear()
-        return self._alike.setdefault(alike, access)
+        return self.made((memory, use.mode, is_sure), self.name_of(use.array, memory, names))
 
     def name_of(self, value: Any, memory: ArrayMemory, names: Mapping[int, Named]) -> str | None:
         """Return the name of an array, or of the owner of its memory."""
@@ -197,39 +181,29 @@ class Memories:
                 return adapter if is_here and adapter.storage_of(value) else None
         return None
 
-    def _layout(self, value: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    def _layout(self, value: Any) -> tuple[Any, ...]:
         adapter = self.watching(value)
         if adapter is not None:
             address, shape, strides, _, itemsize, _ = adapter.array_layout(value)
             whole, is_own, _ = adapter.storage_of(value)
             layout = address, tuple(shape), tuple(strides), 1, itemsize, value.dtype
-            return whole, is_own, layout
+            return whole, is_own, layout, True
         array = _as_numpy(value)
         address, whole = array.__array_interface__["data"][0], owner_of(array)
         layout = address, array.shape, array.strides, 1, array.itemsize, array.dtype
-        return whole, whole.flags.owndata, layout
+        return whole, whole.flags.owndata, layout, True
 
 
-def access_to(
-    memory: ArrayMemory,
-    mode: Mode,
-    is_sure: bool,  # noqa: FBT001 - as ``made``
-    name: str | None,
-) -> Access | None:
-    """Return a new access to some memory, None if the memory is empty."""
+def access_to(use: MemoryUse, name: str | None = None) -> Access | None:
+    """Return the access to some memory, None if the memory is empty."""
+    memory, mode, is_sure = use
     address, shape, strides, unit, itemsize, dtype = memory.layout
     extent = strided(address, shape, [stride * unit for stride in strides], itemsize)
     if extent is None:
         return None
     owner = memory.owner
-    array = _described(name, dtype, tuple(shape), math.prod(shape) * itemsize)
+    array = RacedArray(name, _text(dtype), tuple(shape), math.prod(shape) * itemsize)
     return Access(owner.number if owner.is_own else None, extent, mode, is_sure, array)
-
-
-@functools.lru_cache(_ALIKE)
-def _described(name: str | None, dtype: Any, shape: tuple[int, ...], nbytes: int) -> RacedArray:
-    """Return one description for all arrays that are alike."""
-    return RacedArray(name, _text(dtype), shape, nbytes)
 
 
 def _name(names: Mapping[int, Named], value: object, what: str = "") -> str | None:

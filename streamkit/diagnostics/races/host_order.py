@@ -80,12 +80,14 @@ class _Points:
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
-        found = tuple({one: None for one in befores if one != self.START})
-        if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
-            return found[0] if found else self.START
-        point = self._added.get((found, reached))
+        point = self._added.get((befores, reached))
         if point is None:
-            point = self._added[found, reached] = self.new(*found)
+            found = tuple({one: None for one in befores if one != self.START})
+            if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
+                point = found[0] if found else self.START
+            else:
+                point = self.new(*found)
+            self._added[befores, reached] = point
             if reached is not None:
                 self._reached[point] = reached
         return point

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import CodeType, FrameType
 
-    from streamkit.diagnostics.races.arrays import ArrayMemory, Named
+    from streamkit.diagnostics.races.arrays import MemoryUse, Named
     from streamkit.diagnostics.races.search import Access, Mode
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols.watching import WatchedStep
 
     Use = tuple[Any, Mode, bool, tuple[Any, ...] | None]  # an ``ArrayUse``, or its fields
+    # the order and the stream of a step, the scopes that were open before, the code that runs it
+    _Running = tuple[int, Any, int, CodeType | None]
     # the code, which the key means, its line, its names for streams, and the accesses
     _Where = tuple[CodeType | None, Place | None, Mapping[int, str], tuple[Access, ...]]
 
@@ -48,7 +50,7 @@ class RecordedWork(NamedTuple):
     """Whether all accesses of the work are known."""
     streams: Mapping[int, str]
     """The names that the code of its place has for host streams, by their ids."""
-    own: tuple[tuple[ArrayMemory, Mode, bool], ...] = ()
+    own: tuple[MemoryUse, ...] = ()
     """Uses of memory that no other work had used by then."""
     call: int = -1
     """Tells apart the calls of one line."""
@@ -135,9 +137,11 @@ class RaceRecorder(HostRecorder):
 
     def accesses(self, work: RecordedWork) -> tuple[Access, ...]:
         """Return the accesses of some work, without those to memory that it alone has used."""
+        if not work.own:
+            return work.accesses
         is_all = self._memories.has_foreign  # which can be the same memory by another owner
-        uses = (use for use in work.own if is_all or use[0].owner.user is None)
-        found = (access_to(*use, None) for use in uses)
+        uses = [use for use in work.own if is_all or use[0].owner.user is None]
+        found = (access_to(use) for use in uses)
         return (*work.accesses, *(access for access in found if access is not None))
 
     def _read(self, step: WatchedStep) -> RecordedWork:
@@ -197,7 +201,7 @@ class RaceRecorder(HostRecorder):
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append(_Running(step.order, step.stream, depth, _caller()))
+            running.append((step.order, step.stream, depth, _caller()))
             try:
                 yield
             finally:
@@ -210,46 +214,53 @@ class RaceRecorder(HostRecorder):
         thread = self._thread
         if thread.is_reading:
             return
-        running = thread.running
-        outer = running[-1] if running else _HOST
-        stream = outer.stream
-        for scope in reversed(open_scopes.stack.scopes[outer.depth :]):
+        order, stream, depth, caller = thread.running[-1] if thread.running else _HOST
+        for scope in open_scopes.stack.scopes[depth:]:
             if isinstance(scope.stream, HostStream):
                 stream = scope.stream
-                break
-        if not self._is_part(outer.order, is_known=is_known):
+        if not self._is_part(order, is_known=is_known):
             self.counted[name, is_known] += 1
-        frame = places.users_around(sys._getframe(1), outer.caller)  # noqa: SLF001 - a traceback keeps more
-        # Python takes as long to hash code as to run it
-        line = (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
-        entries = thread.entries
+        if thread.entries.stream is not stream:
+            self._keep()
+            thread.entries.stream = stream
+        frame = places.users_around(sys._getframe(1), caller)  # noqa: SLF001 - a traceback keeps more
         try:
-            # what these operators alone have used so far has no race, and perhaps is gone soon
-            arrays, old, own = [], [], []
-            for array, mode, is_sure, told in uses:
-                memory = self._memories.memory(array, told, entries)
-                if memory.owner.user is entries:
-                    own.append((memory, mode, is_sure))
-                else:
-                    arrays.append(array)
-                    old.append((memory, mode, is_sure))
-            key = name, id(stream), *line, *old
-            found = entries.get(key)
-            if found is not None:  # as before, as in a loop
-                found[-1].update(own)
-            else:
-                step: Any = trace.Step(stream, "operator", name, None)
-                step.module, step.is_inline = library, True
-                step.start_ns = step.end_ns = step.given_ns
-                where = None if frame is None else self._lines.get(key)
-                if where is None:
-                    where = self._where(outer.order, frame, arrays, old)
-                    self._lines[key] = where
-                entries[key] = found = step, where, set(own)
-            if len(found[-1]) > LIMIT or len(entries) > LIMIT:
-                self._keep()
+            self._note(library, name, uses, order, frame)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             self.counted[name, False] += 1
+
+    def _note(
+        self, library: str, name: str, uses: Iterable[Use], order: int, frame: FrameType | None
+    ) -> None:
+        """Note an operator at a line, as part of a step."""
+        entries = self._thread.entries
+        # what these operators alone have used so far has no race, and perhaps is gone soon
+        arrays, old, own = [], [], []
+        memory, last = None, None
+        for array, mode, is_sure, told in uses:
+            if memory is None or told is not last or told is None:
+                memory, last = self._memories.memory(array, told, entries), told
+            if memory.owner.user is entries:
+                own.append((memory, mode, is_sure))
+            else:
+                arrays.append(array)
+                old.append((memory, mode, is_sure))
+        # by its id, because to hash code takes as long as to run it
+        line = None if frame is None else (id(frame.f_code), frame.f_lasti)
+        key = name, line, *old
+        found = entries.get(key)
+        if found is not None:  # as before, as in a loop
+            found[-1].update(own)
+        else:
+            where = None if frame is None else self._lines.get(key)
+            if where is None:
+                where = self._lines[key] = self._where(order, frame, zip(arrays, old, strict=True))
+            step: Any = trace.Step(entries.stream, "operator", name, None)
+            step.module, step.is_inline = library, True
+            step.start_ns = step.end_ns = step.given_ns
+            found = entries[key] = step, where, set(own)
+        if len(found[-1]) > LIMIT or len(entries) > LIMIT:
+            self._keep()
 
     def _is_part(self, order: int, *, is_known: bool) -> bool:
         """Note that an operator told of a step; whether that is a function that is understood."""
@@ -263,11 +274,7 @@ class RaceRecorder(HostRecorder):
         return whole.is_known
 
     def _where(
-        self,
-        order: int,
-        frame: FrameType | None,
-        arrays: Iterable[object],
-        uses: Iterable[tuple[ArrayMemory, Mode, bool]],
+        self, order: int, frame: FrameType | None, uses: Iterable[tuple[object, MemoryUse]]
     ) -> _Where:
         """Return the place of an operator, and its accesses, with the names that its code has.
 
@@ -283,10 +290,8 @@ class RaceRecorder(HostRecorder):
             code, place = frame.f_code, places.place_of(frame)
             streams = self._streams_among(variables)
             names = memories.names_of((*variables, *self._arrays.items()))
-        found = (
-            memories.made(*use, memories.name_of(array, use[0], names))
-            for array, use in zip(arrays, uses, strict=True)
-        )
+        name_of = functools.partial(memories.name_of, names=names)
+        found = (memories.made(use, name_of(array, use[0])) for array, use in uses)
         if len(self._lines) > LIMIT:
             self._lines.clear()
         return code, place, streams, tuple(one for one in found if one is not None)
@@ -296,7 +301,7 @@ class RaceRecorder(HostRecorder):
         entries = self._thread.entries
         if not entries:
             return
-        self._thread.entries, kept = {}, []
+        self._thread.entries, kept = _Entries(), []
         for (name, *_), (step, (_, place, streams, accesses), own) in entries.items():
             alive = tuple(
                 use
@@ -312,18 +317,13 @@ class RaceRecorder(HostRecorder):
         self._steps += kept[1:]
 
 
-class _Running(NamedTuple):
-    """A step that a thread runs."""
-
-    order: int
-    stream: Any
-    depth: int
-    """The number of scopes that were open when the step began."""
-    caller: CodeType | None
-    """The code that runs the step."""
+_HOST: _Running = -1, None, 0, None
 
 
-_HOST = _Running(-1, None, 0, None)
+class _Entries(dict[Any, tuple[Any, ...]]):
+    """A thread's operators since its latest step, those of a line on the same memory once."""
+
+    stream: Any = None  # of all of them
 
 
 class _Thread(threading.local):
@@ -331,8 +331,7 @@ class _Thread(threading.local):
         self.running: list[_Running] = []
         self.is_reading = False  # whether this recorder itself runs operators
         self.is_watched = False  # whether the libraries tell the operators of this thread
-        # the operators since the latest step, those of a line on the same memory once
-        self.entries: dict[Any, tuple[Any, ...]] = {}
+        self.entries = _Entries()
 
 
 def _objects(frame: FrameType | None) -> list[tuple[str, object]]:

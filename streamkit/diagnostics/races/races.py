@@ -134,7 +134,7 @@ def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
         strictly = stamps([*steps, now], given, threads_talk=False)
         here = strictly.pop(now.order)
         if all(is_before(one, here) for one in strictly.values()):
-            loosely = stamps(steps, given, threads_talk=True)
+            loosely = functools.cache(lambda: stamps(steps, given, threads_talk=True))
             found = [*search.find(_works(recorder, given), strictly, loosely)]
             raced = {number for pair in found for number in (pair.first, pair.second)}
             earlier += found
@@ -149,8 +149,11 @@ def _complete(
 ) -> None:
     given = recorder.given
     describer = _Describer(recorder)
-    orders = (stamps(recorder.steps, given, threads_talk=talk) for talk in (False, True))
-    pairs = (*earlier, *search.find(_works(recorder, given), *orders))
+    strictly, loosely = (
+        functools.cache(functools.partial(stamps, recorder.steps, given, threads_talk=talk))
+        for talk in (False, True)
+    )
+    pairs = (*earlier, *search.find(_works(recorder, given), strictly(), loosely))
     found = races_among(
         map(describer.in_turn, pairs),
         key=describer.key,
@@ -224,7 +227,9 @@ def _works(recorder: RaceRecorder, given: Mapping[int, RecordedWork]) -> Iterato
             accesses = tuple(access._replace(is_sure=False) for access in accesses)
         if step.kind == "scope" and step.start_ns and step.order not in recorder.seen:
             accesses = (_UNSEEN,)
-        yield search.Work(step.order, (one.place or step.order, step.stream, step.kind), accesses)
+        if accesses:
+            site = one.place or step.order, step.stream, step.kind
+            yield search.Work(step.order, site, accesses)
 
 
 def _counted(

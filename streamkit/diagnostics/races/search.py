@@ -16,10 +16,12 @@ from streamkit._support.extents import overlap
 from streamkit.diagnostics.races.order import are_ordered, is_before, known
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._support.extents import Extent
     from streamkit.diagnostics.races.order import Clock, Stamp
+
+    Stamps = Mapping[Any, Stamp]
 
 Mode = Literal["read", "write", "unknown"]
 
@@ -72,9 +74,7 @@ def race_of(one: Access, other: Access) -> bool | None:
     )
 
 
-def find(
-    works: Iterable[Work], strictly: Mapping[Any, Stamp], loosely: Mapping[Any, Stamp]
-) -> Iterator[Pair]:
+def find(works: Iterable[Work], strictly: Stamps, loosely: Callable[[], Stamps]) -> Iterator[Pair]:
     """Yield the pairs that race.
 
     A pair is certain if nothing orders it even ``loosely``, both surely use the same byte, and one
@@ -83,29 +83,23 @@ def find(
     Args:
         works: In the order in which they were given.
         strictly: The places of the work by all orders that are sure, by numbers.
-        loosely: The places by all orders that there may be.
+        loosely: Returns the places by all orders that there may be, if a pair needs them.
     """
     filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
-    given = [work for work in works if work.accesses and work.number in strictly]
-    users: defaultdict[Hashable, set[int]] = defaultdict(set)
-    for work in given:
-        for access in work.accesses:
-            users[access.allocation].add(strictly[work.number].chain)
-    has_unknown = None in users
+    given = _shared([work for work in works if work.number in strictly], strictly)
+    has_unknown = any(one.allocation is None for work in given for one in work.accesses)
     for work in given:
         stamp = strictly[work.number]
-        # no other chain uses the rest
-        shared = [one for one in work.accesses if has_unknown or len(users[one.allocation]) > 1]
-        for access in shared:
+        for access in work.accesses:
             for kept in _others(filed, access.allocation, stamp):
                 for number, earlier in kept.near(access.extent, stamp.before):
                     found = race_of(earlier, access)
                     if found is not None and not is_before(stamp, strictly[number]):
                         is_certain = found and not are_ordered(
-                            loosely[number], loosely[work.number]
+                            loosely()[number], loosely()[work.number]
                         )
                         yield Pair(number, work.number, earlier, access, is_certain)
-        for access in shared:
+        for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
                 chains = filed[where]
                 if stamp.chain not in chains:
@@ -113,6 +107,21 @@ def find(
                 chains[stamp.chain].add(
                     _Entry((work.site, *access[:4]), work.number, access, stamp.place)
                 )
+
+
+def _shared(works: Sequence[Work], strictly: Stamps) -> Sequence[Work]:
+    """Return the work with its accesses to what may be memory of other chains too."""
+    users: defaultdict[Hashable, set[int]] = defaultdict(set)
+    for work in works:
+        for access in work.accesses:
+            users[access.allocation].add(strictly[work.number].chain)
+    if None in users:
+        return works
+    found = (
+        Work(number, site, tuple(one for one in accesses if len(users[one.allocation]) > 1))
+        for number, site, accesses in works
+    )
+    return [work for work in found if work.accesses]
 
 
 _ALL = object()  # under which all accesses are filed, if some are of an unknown allocation

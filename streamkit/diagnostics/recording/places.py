@@ -40,13 +40,16 @@ def users_frame(within: CodeType | None = None) -> FrameType | None:
 
 def users_around(frame: FrameType | None, within: CodeType | None = None) -> FrameType | None:
     """Return the innermost frame of the user's, of this frame and those around it."""
+    names = None
     while frame is not None and frame.f_code is not within:
-        module = frame.f_globals.get("__name__", "")
-        is_users = _is_users.get(module)
-        if is_users is None:
-            is_users = _is_users[module] = str(module).partition(".")[0] not in _OTHERS
-        if is_users:
-            return frame
+        if names is not frame.f_globals:  # else as the frame inside it
+            names = frame.f_globals
+            module = names.get("__name__", "")
+            is_users = _is_users.get(module)
+            if is_users is None:
+                is_users = _is_users[module] = str(module).partition(".")[0] not in _OTHERS
+            if is_users:
+                return frame
         frame = frame.f_back
     return None
 
