@@ -380,7 +380,7 @@ def find(
         for number, work in given.items()
     )
     races = races_among(
-        search.find(found, surely.stamps, lambda: perhaps.stamps),
+        search.find(found, surely.stamps, perhaps.stamps),
         key=describer.key,
         operation=describer.operation,
         missing_call=describer.missing_wait,

@@ -134,8 +134,11 @@ def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
         strictly = stamps([*steps, now], given, threads_talk=False)
         here = strictly.pop(now.order)
         if all(is_before(one, here) for one in strictly.values()):
-            loosely = functools.cache(lambda: stamps(steps, given, threads_talk=True))
-            found = [*search.find(_works(recorder, given), strictly, loosely)]
+            works = [*_works(recorder, given)]
+            found = [*search.find(works, strictly, strictly)]
+            if found:
+                loosely = stamps(steps, given, threads_talk=True)
+                found = [*search.find(works, strictly, loosely)]
             raced = {number for pair in found for number in (pair.first, pair.second)}
             earlier += found
             over = {order: one for order, one in given.items() if order not in raced}
@@ -149,11 +152,8 @@ def _complete(
 ) -> None:
     given = recorder.given
     describer = _Describer(recorder)
-    strictly, loosely = (
-        functools.cache(functools.partial(stamps, recorder.steps, given, threads_talk=talk))
-        for talk in (False, True)
-    )
-    pairs = (*earlier, *search.find(_works(recorder, given), strictly(), loosely))
+    orders = (stamps(recorder.steps, given, threads_talk=talk) for talk in (False, True))
+    pairs = (*earlier, *search.find(_works(recorder, given), *orders))
     found = races_among(
         map(describer.in_turn, pairs),
         key=describer.key,

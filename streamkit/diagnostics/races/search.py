@@ -16,7 +16,7 @@ from streamkit._support.extents import overlap
 from streamkit.diagnostics.races.order import are_ordered, is_before, known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from streamkit._support.extents import Extent
     from streamkit.diagnostics.races.order import Clock, Stamp
@@ -74,7 +74,7 @@ def race_of(one: Access, other: Access) -> bool | None:
     )
 
 
-def find(works: Iterable[Work], strictly: Stamps, loosely: Callable[[], Stamps]) -> Iterator[Pair]:
+def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[Pair]:
     """Yield the pairs that race.
 
     A pair is certain if nothing orders it even ``loosely``, both surely use the same byte, and one
@@ -83,7 +83,7 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Callable[[], Stamps])
     Args:
         works: In the order in which they were given.
         strictly: The places of the work by all orders that are sure, by numbers.
-        loosely: Returns the places by all orders that there may be, if a pair needs them.
+        loosely: The places by all orders that there may be.
     """
     filed: defaultdict[Hashable, dict[int, _ChainAccesses]] = defaultdict(dict)
     given = _shared([work for work in works if work.number in strictly], strictly)
@@ -96,7 +96,7 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Callable[[], Stamps])
                     found = race_of(earlier, access)
                     if found is not None and not is_before(stamp, strictly[number]):
                         is_certain = found and not are_ordered(
-                            loosely()[number], loosely()[work.number]
+                            loosely[number], loosely[work.number]
                         )
                         yield Pair(number, work.number, earlier, access, is_certain)
         for access in work.accesses:
