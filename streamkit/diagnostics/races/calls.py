@@ -55,7 +55,8 @@ def accesses(
                 "parameters of the function."
             )
         try:
-            fn._streamkit_accesses = declared  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+            # with its id, because functools.wraps copies attributes to other functions
+            fn._streamkit_accesses = id(fn), declared  # type: ignore[attr-defined]  # noqa: SLF001 - ours
         except AttributeError as error:
             raise TypeError(
                 f"{describe(fn)} takes no attributes, so it cannot be marked. Mark a function "
@@ -71,10 +72,9 @@ def uses(call: Any) -> tuple[list[ArrayUse], bool]:
 
     A call that is not known may do anything with the arrays among its arguments.
     """
-    declared = getattr(call.func, "_streamkit_accesses", None)
-    if isinstance(declared, dict):
-        return list(_as_declared(declared, call)), True
-    known = uses_of_numpy(call)
+    known = _as_declared(call)
+    if known is None:
+        known = uses_of_numpy(call)
     if known is not None:
         return known, True
     given = getattr(call.func, "__self__", None), *call.args, *call.keywords.values()
@@ -132,15 +132,26 @@ def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(fn).parameters)
 
 
-def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[ArrayUse]:
+def _as_declared(call: Any) -> list[ArrayUse] | None:
+    """Return the uses that a function declares; None without them, or if an object hides arrays."""
+    marked = getattr(call.func, "_streamkit_accesses", None)
+    fn = getattr(call.func, "__func__", call.func)  # of a method
+    if not isinstance(marked, tuple) or marked[0] != id(fn):
+        return None
     try:
         bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
     except TypeError:  # the call will fail before it uses anything
-        return
+        return []
     bound.apply_defaults()
-    for name, value in bound.arguments.items():
-        if name in declared:
-            yield from (ArrayUse(array, declared[name], is_sure=True) for array in among(value))
+    given = [(bound.arguments[name], mode) for name, mode in marked[1].items()]
+    if not _is_passive([value for value, _ in given], _is_seen):
+        return None
+    return [ArrayUse(array, mode, is_sure=True) for value, mode in given for array in among(value)]
+
+
+def _is_seen(value: Any) -> bool:
+    """Whether an object is an array, or a scalar of NumPy's, and no object that may hold arrays."""
+    return type(value).__module__ == "numpy" or any(True for _ in among(value))
 
 
 # -- NumPy's own functions ------------------------------------------------------------------------

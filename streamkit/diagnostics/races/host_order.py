@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import trace
+from streamkit._streams import host_stream
 from streamkit._streams.host_stream import HostStream
 from streamkit.diagnostics.races.order import (
     EVERYTHING,
@@ -222,7 +223,9 @@ class _Reader:
             self._points.put_after(item.end, item.now)
             self._bodies.pop((host.key, step.stream), None)
             self._open[host.key].remove(item)
-            if step.is_ordered:
+            is_default = step.stream is host_stream.default_stream
+            is_outside = not (self._open[host.key] or host.item)
+            if step.is_ordered or (is_default and is_outside):
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
             chain, place = first
@@ -335,8 +338,9 @@ class _Reader:
     def _current(self, host: _Host) -> int:
         """Return the point of the current stream, after which an ordered scope comes.
 
-        This is the latest work of the scope around it. Outside of all scopes it is the end of the
-        earlier ordered scopes, because these come before later work of the default stream.
+        This is the latest work of the scope around it. Outside of all scopes it is the default
+        stream: the end of its bodies, and of the ordered scopes that it has waited for. On host
+        streams an ordered scope does not wait for functions that were given to it.
         """
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
@@ -351,9 +355,9 @@ class _Reader:
         elif host.item is not None:
             self._learn(host, point)
         else:
-            self._ended[host.key] = self._points.add(
-                self._ended.get(host.key, _Points.START), point
-            )
+            ended = self._ended.get(host.key, _Points.START)
+            self._ended[host.key] = self._points.add(ended, point)
+            self._put(self._queue(host_stream.default_stream), point)
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -396,7 +400,8 @@ class _Reader:
 
     def _operator(self, step: WatchedStep, host: _Host) -> None:
         if step.stream is None:
-            before = self._points.add(self._here(host), self._current(host))
+            ended = self._ended.get(host.key, _Points.START)
+            before = self._points.add(self._here(host), ended)
             item = self._give(self._queue((host.key, "own work")), before)
             self._placed[step.order] = _Placed(*item.whole, before)
             self._learn(host, self._points.add(reached=item.whole))

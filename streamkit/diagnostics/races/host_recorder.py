@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from streamkit._cuda import loader
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support.frames import local_variables
@@ -85,6 +86,12 @@ class RaceRecorder(HostRecorder):
         self.limit: int = LIMIT
         """The number of steps from which on ``let_go`` is called when the host has waited."""
         self.let_go: Callable[[], object] = int
+
+    def start(self) -> None:
+        """Begin the recording; code for a GPU is watched from its first host stream on."""
+        super().start()
+        if open_scopes.innermost_on(host=True) or not loader.driver_version():
+            self._watch(self._watching)
 
     def stop(self) -> None:
         """End the recording."""
@@ -197,11 +204,13 @@ class RaceRecorder(HostRecorder):
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
         """Watch while a step runs, in the thread that runs it."""
-        running, depth = self._thread.running, len(open_scopes.stack.scopes)
+        running, inside = self._thread.running, (step.stream, len(open_scopes.stack.scopes))
+        if step.kind == "scope":  # which tells itself what it moves
+            inside = (running or [_HOST])[-1][1:3]
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append((step.order, step.stream, depth, _caller()))
+            running.append((step.order, *inside, _caller()))
             try:
                 yield
             finally:
@@ -216,7 +225,7 @@ class RaceRecorder(HostRecorder):
             return
         order, stream, depth, caller = thread.running[-1] if thread.running else _HOST
         for scope in open_scopes.stack.scopes[depth:]:
-            if isinstance(scope.stream, HostStream):
+            if isinstance(scope.stream, HostStream) and scope.moves(library):
                 stream = scope.stream
         if not self._is_part(order, is_known=is_known):
             self.counted[name, is_known] += 1
@@ -240,7 +249,7 @@ class RaceRecorder(HostRecorder):
         for array, mode, is_sure, told in uses:
             if memory is None or told is not last or told is None:
                 memory, last = self._memories.memory(array, told, entries), told
-            if memory.owner.user is entries:
+            if memory.owner.user is entries and memory.owner.is_own:
                 own.append((memory, mode, is_sure))
             else:
                 arrays.append(array)
