@@ -152,7 +152,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         f"--streamkit-races looked at {counted(len(found), 'test')}: "
         f"{counted(sum(one[0] > 0 for one in found), 'test')} with possible races, "
         f"{counted(sum(one[1] for one in found), 'operation')} not understood"
-        f"{named and '; not: '}{named}"
+        f"{named and '; not known: '}{named}"
     )
 
 

@@ -206,6 +206,7 @@ class _Reader:
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[object, int] = {}  # the points that hosts have come to
+        self._waiting: dict[object, WatchedStep] = {}  # the latest waits in bodies, by hosts
         self._told = _Points.START  # the end of functions that may have told threads
         self._waits: list[tuple[int, int, _Host, int]] = []  # by their ends
 
@@ -430,6 +431,7 @@ class _Reader:
         if step.is_inline:
             item = self._inside(step, host)
             item.now = self._points.add(item.now, point)
+            self._waiting[host.key] = step
         else:
             self._put(self._queue(step.stream), self._here(host), point)
 
@@ -439,7 +441,10 @@ class _Reader:
             self._learn_later(step, host, self._reached(step, host))
 
     def _query(self, step: WatchedStep, host: _Host) -> None:
-        self._learn(host, self._reached(step, host))
+        waiting = self._waiting.get(host.key)
+        # the host asks for the result of a future for which the stream waits, as on a GPU alone
+        if waiting is None or step.order > waiting.end_order or step.mark is not waiting.mark:
+            self._learn(host, self._reached(step, host))
 
     def _reached(self, step: WatchedStep, host: _Host) -> int:
         """Return the point that the host has waited for, or has seen to be reached."""

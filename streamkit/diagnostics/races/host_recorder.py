@@ -79,6 +79,8 @@ class RaceRecorder(HostRecorder):
         self._home = threading.get_ident()
         self._watching = ExitStack()  # of the thread that began
         self._around = (self._watched,)  # one tuple for all steps
+        self.has_bodies: bool = False
+        """Whether a scope was entered."""
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
         self.counted: Counter[tuple[str, bool]] = Counter()
@@ -110,6 +112,7 @@ class RaceRecorder(HostRecorder):
         self._keep()
         if step.kind in ("function", "then", "scope", "future"):
             self.given[step.order] = self._read(step)
+            self.has_bodies = self.has_bodies or step.kind == "scope"
             if step.kind != "future":
                 step.around += self._around
         super().take(step)

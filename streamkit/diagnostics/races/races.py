@@ -161,7 +161,7 @@ def _complete(
         missing_call=describer.missing_call,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    unseen = [_NOT_LOOKED_AT] if recorder.given or recorder.counted else []
+    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies][: bool(given or recorder.counted)]
     works = chain(
         _counted(recorder, given),
         recorder.counted.elements(),
@@ -241,7 +241,8 @@ def _counted(
             yield _name(one), one.is_known
 
 
-_NOT_LOOKED_AT = "NumPy and Python outside of streams and in the bodies of scopes"
+_NOT_SEEN = "what NumPy and Python do outside of streams"
+_IN_BODIES = " and in the bodies of scopes"
 
 
 _UNSEEN = search.Access(

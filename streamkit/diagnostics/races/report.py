@@ -164,16 +164,20 @@ class Coverage:
     total: int
     missed: tuple[str, ...]
     """The names of work that was not understood, or could not be seen at all, each once."""
+    unseen: tuple[str, ...] = ()
+    """Those of ``missed`` that could not be seen at all, and are not counted."""
 
     def __str__(self) -> str:
         if not self.total and not self.missed:
             return "No operation was given to a stream, so there was nothing to look at."
-        text = f"{self.understood} of {counted(self.total, 'operation')} understood"
-        if not self.missed:
-            return f"{text}."
-        more = len(self.missed) - _NAMED
-        names = ", ".join(map(in_one_line, self.missed[:_NAMED]))
-        return f"{text}; not: {names}{f', and {more} more' if more > 0 else ''}."
+        text = f"{self.understood} of {counted(self.total, 'operation')} understood."
+        names = tuple(name for name in self.missed if name not in self.unseen)
+        both = (" Not understood: ", names, ", "), (" Not seen: ", self.unseen, "; ")
+        for what, found, between in both:
+            more = [f"and {len(found) - _NAMED} more"][: len(found) > _NAMED]
+            named = between.join((*map(in_one_line, found[:_NAMED]), *more))
+            text += f"{what}{named}." if found else ""
+        return text
 
 
 class RaceReport:
@@ -280,7 +284,7 @@ class RaceReport:
     def __repr__(self) -> str:
         if self._found is None:
             return "<streamkit race report, not over>"
-        return f"<streamkit race report: {_counted(self.races)}; {self.coverage}>"
+        return f"<streamkit race report: {_counted(self.races)}. {self.coverage}>"
 
 
 def _counted(races: tuple[Race, ...]) -> str:
@@ -371,5 +375,6 @@ def coverage_of(operations: Iterable[tuple[str, bool]], unseen: Iterable[str] = 
     """Count operations, each given by its name and whether all that it uses is known."""
     known = list(operations)
     missed = [name for name, is_known in known if not is_known]
-    names = tuple(dict.fromkeys([*missed, *unseen]))
-    return Coverage(len(known) - len(missed), len(known), names)
+    not_seen = tuple(dict.fromkeys(unseen))
+    names = tuple(dict.fromkeys([*missed, *not_seen]))
+    return Coverage(len(known) - len(missed), len(known), names, not_seen)

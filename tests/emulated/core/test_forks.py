@@ -107,8 +107,8 @@ def test_it_is_told_what_to_do(first):
 @IMPORTED
 def test_host_streams_doctor_and_what_records_work_there(first):
     found = " ".join(run(first + PARENT + ALLOWED, PYTHONWARNINGS="ignore"))
-    not_looked_at = "NumPy and Python outside of streams and in the bodies of scopes"
-    assert found == f"0 None ['forked'] (2, (), ('int', '{not_looked_at}'))"
+    not_seen = "what NumPy and Python do outside of streams"
+    assert found == f"0 None ['forked'] (2, (), ('int', '{not_seen}'))"
 
 
 def test_control_a_process_that_is_no_fork_has_the_drivers_error():

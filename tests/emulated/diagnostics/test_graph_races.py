@@ -125,7 +125,7 @@ def test_a_kernel_that_nobody_knows_makes_possible_races(array):
     assert report.certain == ()
     assert pairs(report) == {(0, 1)}
     assert report.races[0].first.mode == "unknown"
-    assert str(report.coverage) == "2 of 3 operations understood; not: saxpy."
+    assert str(report.coverage) == "2 of 3 operations understood. Not understood: saxpy."
 
 
 def test_the_same_two_operations_are_told_once_with_a_count_and_their_section(array):

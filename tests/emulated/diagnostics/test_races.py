@@ -112,7 +112,7 @@ def test_work_on_cuda_streams_is_told_to_be_missing():
         sk.new_stream("cuda").sync()
     assert report.coverage.missed[1:] == (UNSEEN,)  # after what no report looks at
     assert (report.coverage.understood, report.coverage.total) == (1, 1)
-    assert str(report.coverage).endswith(f", {UNSEEN}.")
+    assert str(report.coverage).endswith(f"; {UNSEEN}.")
 
 
 @pytest.mark.usefixtures("no_cupti")
@@ -359,7 +359,7 @@ def test_work_on_memory_that_nobody_knows_is_not_understood(cupti):
     with sk.races() as report:
         cupti.fill(s, 1 << 20, 16)
         cupti.copy(s, 1 << 20, 1 << 21)
-    assert str(report.coverage) == "0 of 2 operations understood; not: fill, copy."
+    assert str(report.coverage) == "0 of 2 operations understood. Not understood: fill, copy."
 
 
 def test_calls_that_streamkit_does_not_know_are_named(cupti, array):
@@ -529,8 +529,8 @@ def test_what_is_not_understood_is_named(cupti, array):
         cupti.call(NUMBER["cuStreamWaitValue32"], words(s.handle))
         cupti.fill(s, array)
     assert str(report.coverage) == (
-        "1 of 5 operations understood; not: a CUDA graph, a host function, cuMemcpy3DAsync, a wait "
-        "for a value."
+        "1 of 5 operations understood. Not understood: a CUDA graph, a host function, "
+        "cuMemcpy3DAsync, a wait for a value."
     )
 
 

@@ -15,7 +15,7 @@ from streamkit.testing import accesses, adversarial
 from support.libraries import need
 
 torch = need("torch")
-UNSEEN = "NumPy and Python outside of streams and in the bodies of scopes"
+UNSEEN = "what NumPy and Python do outside of streams"
 
 
 @pytest.fixture
@@ -534,7 +534,7 @@ def test_of_a_body_in_which_operators_ran_the_rest_was_not_looked_at(a, b, y):
                 y.sum()
                 fill()
     assert report.races == ()
-    assert str(report.coverage) == f"2 of 2 operations understood; not: {UNSEEN}."
+    assert str(report.coverage) == f"2 of 2 operations understood. Not seen: {UNSEEN}."
 
 
 # -- what schemas do not tell ---------------------------------------------------------------------

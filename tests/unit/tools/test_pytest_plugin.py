@@ -283,7 +283,7 @@ def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run, xdist):
     result = run(OPEN, "--streamkit-races", *xdist)
     result.assert_outcomes(passed=4, failed=1, skipped=1)
     result.stdout.fnmatch_lines(
-        ["*at 5 tests: 3 tests with possible races, 3 operations not understood; not: race.*"]
+        ["*at 5 tests: 3 tests with possible races, 3 operations not understood; not known: race.*"]
     )
 
 
