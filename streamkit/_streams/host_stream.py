@@ -481,11 +481,7 @@ class _HostScope:
     def __init__(self, stream: HostStream, key: object, libraries: Any = None) -> None:
         self.stream = stream
         self.key = key
-        self._libraries = libraries
-
-    def moves(self, library: str) -> bool:
-        """Whether work of a library in the body counts as the stream's."""
-        return self._libraries is None or library in self._libraries
+        self.libraries = libraries  # whose work in the body counts as the stream's; None: all
 
     def begin(self, queue: WorkQueue, *, is_ordered: bool) -> None:
         """Wait for the queue's turn."""

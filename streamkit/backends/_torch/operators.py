@@ -27,7 +27,7 @@ _ONLY_WRITE = {
     "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
     "normal_", "random_", "uniform_", "zero_",
 }  # fmt: skip
-"""Operators that write a tensor in place without reading it."""
+"""Operators that write a tensor without reading it; without "_" they take only its shape."""
 _WHOLE = {
     "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
     "argsort", "bmm", "cat", "clone", "cumprod", "cumsum", "dot", "linalg_vector_norm", "linear",
@@ -157,10 +157,9 @@ def _operator(func: Any) -> _Operator:
     name, names = schema.name.rpartition("::")[2], [one.name for one in schema.arguments]
     written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
     is_known, arguments = any(written) or not name.endswith("_"), []
-    # without p, bernoulli reads the probabilities
-    fills_new = f"{name}_" in _ONLY_WRITE and (name != "bernoulli" or "p" in names)
+    is_copy = f"{name}_" in _ONLY_WRITE and (name != "bernoulli" or "p" in names)
     for place, one in enumerate(schema.arguments):
-        is_shape = _NO_ELEMENTS.search(name) or (fills_new and one.name == "self")
+        is_shape = _NO_ELEMENTS.search(name) or (is_copy and one.name == "self")
         is_read = not (one.is_out or name in _ONLY_WRITE or name == "resize_")
         is_read = is_read if written[place] else not is_shape
         modes = ("read",) * is_read + ("write",) * written[place] if is_known else ("unknown",)

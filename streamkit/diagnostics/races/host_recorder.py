@@ -83,6 +83,8 @@ class RaceRecorder(HostRecorder):
         """Whether a scope was entered."""
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
+        self.watched: set[str] = set()
+        """The libraries that told their operators."""
         self.counted: Counter[tuple[str, bool]] = Counter()
         """The operators that are no part of an understood function, by names and ``is_known``."""
         self.limit: int = LIMIT
@@ -202,6 +204,7 @@ class RaceRecorder(HostRecorder):
                 if not thread.is_watched:
                     thread.is_watched = True
                     until.callback(vars(thread).update, is_watched=False)
+                self.watched.add(library)
                 until.enter_context(watch(functools.partial(self._tell, library)))
 
     @contextmanager
@@ -228,7 +231,8 @@ class RaceRecorder(HostRecorder):
             return
         order, stream, depth, caller = thread.running[-1] if thread.running else _HOST
         for scope in open_scopes.stack.scopes[depth:]:
-            if isinstance(scope.stream, HostStream) and scope.moves(library):
+            moved = getattr(scope, "libraries", ())  # which a scope of a CUDA stream lacks
+            if moved is None or library in moved:
                 stream = scope.stream
         if not self._is_part(order, is_known=is_known):
             self.counted[name, is_known] += 1

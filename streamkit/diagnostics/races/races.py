@@ -161,7 +161,8 @@ def _complete(
         missing_call=describer.missing_call,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies][: bool(given or recorder.counted)]
+    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.watched)]
+    unseen *= bool(given or recorder.counted)
     works = chain(
         _counted(recorder, given),
         recorder.counted.elements(),
@@ -243,6 +244,9 @@ def _counted(
 
 _NOT_SEEN = "what NumPy and Python do outside of streams"
 _IN_BODIES = " and in the bodies of scopes"
+_HIDDEN = (
+    "what {} does without an operator (print, tolist, save) and in other threads outside of streams"
+)
 
 
 _UNSEEN = search.Access(
