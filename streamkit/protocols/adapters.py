@@ -643,7 +643,7 @@ class Diagnosis(Protocol, metaclass=Group):
         """
 
     def watch_operators(
-        self, tell: Callable[[str, Sequence[ArrayUse], bool], None]
+        self, tell: Callable[[str, Sequence[tuple[Any, ...]], bool], None]
     ) -> AbstractContextManager[None]:
         """Return a context in which the library tells what each of its operators does.
 
@@ -652,7 +652,8 @@ class Diagnosis(Protocol, metaclass=Group):
 
         Args:
             tell: Is called after each operator that uses such an array, with the operator's name,
-                its use of each array, and whether that is all. An operator writes its results.
+                its use of each array, as an ``ArrayUse`` or a tuple with the same fields, and
+                whether that is all. An operator writes its results.
         """
 
 
@@ -666,7 +667,11 @@ class ArrayUse(NamedTuple):
     is_sure: bool
     """Whether all of the array is surely used."""
     memory: tuple[Any, ...] | None = None
-    """``storage_of`` and ``array_layout`` in one, where they are at hand (see ``races``)."""
+    """``storage_of`` and ``array_layout`` in one, where they are at hand.
+
+    These are ``whole`` and ``is_own``, the layout, and whether this is all that is to know. The
+    layout has the address, the shape, the strides, their unit, and an element's size and type.
+    """
 
 
 GROUPS = CurrentStream, Events, Memory, Capture, Diagnosis

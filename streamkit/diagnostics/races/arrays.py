@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.races.search import Mode
     from streamkit.protocols import ArrayUse
 
-    MemoryUse = tuple["ArrayMemory", Mode, bool]  # with ``is_sure``
+    Layout = tuple[Any, ...]
+    """The address, the shape, the strides and their unit, the size and the type of an element."""
+    MemoryUse = tuple["Owner", Layout, Mode, bool]  # with ``is_sure``
     Named = tuple[str, weakref.ref[Any]]  # a name, and the object that it means
 
 _ALIKE = 4096  # accesses that are kept, as a loop makes them again
@@ -77,34 +79,20 @@ class RacedArray:
 class Owner:
     """The object that all views of some memory share; the next owner at its address is another."""
 
-    __slots__ = "is_own", "memories", "number", "ref", "user"
+    __slots__ = "is_own", "number", "ref", "user"
 
     def __init__(self, whole: Any, number: int, *, is_own: bool) -> None:
         self.ref: weakref.ref[Any] = weakref.ref(whole)
         self.number: int = number
         self.is_own: bool = is_own  # whether the object lives as long as the memory
         self.user: object = self  # who alone has used the memory; None if several have
-        self.memories: dict[tuple[Any, ...], ArrayMemory] = {}  # by their layouts
-
-
-class ArrayMemory:
-    """The memory of an array, which nothing keeps alive; one object for all arrays that have it.
-
-    The layout has the address, the shape, the strides, their unit, an element's size and type.
-    """
-
-    __slots__ = "layout", "owner"
-
-    def __init__(self, owner: Owner, layout: tuple[Any, ...]) -> None:
-        self.owner, self.layout = owner, layout
 
 
 class Memories:
     """Finds the memory of arrays, and tells allocations apart that follow at one address."""
 
     def __init__(self) -> None:
-        self.has_foreign: bool = False
-        """Whether an owner was met that does not live as long as its memory."""
+        self.has_foreign: bool = False  # whether some owner does not live as long as its memory
         self._lock = new_lock()
         self._numbers = itertools.count(1)
         self._owners: dict[int, Owner] = {}  # by the ids of the objects
@@ -112,8 +100,10 @@ class Memories:
         self.made: Callable[..., Access | None] = functools.lru_cache(_ALIKE)(access_to)
         self._adapters: dict[type, Any] = {}  # those that see operators on arrays of a type
 
-    def memory(self, array: Any, told: tuple[Any, ...] | None, user: object = None) -> ArrayMemory:
-        """Return the memory of an array, and note who uses it.
+    def memory(
+        self, array: Any, told: tuple[Any, ...] | None, user: object = None
+    ) -> tuple[Owner, Layout]:
+        """Return the memory of an array, which nothing keeps alive, and note who uses it.
 
         ``told`` is what the library tells of the memory, as in ``ArrayUse``.
         """
@@ -123,19 +113,12 @@ class Memories:
             with self._lock:
                 owner = self._owners.get(id(whole))
                 if owner is None or owner.ref() is not whole:
-                    if owner is not None:
-                        owner.memories.clear()  # they hold their owner
                     self.has_foreign = self.has_foreign or not is_own
                     owner = Owner(whole, next(self._numbers), is_own=is_own)
                     self._owners[id(whole)] = owner
         if owner.user is not user:
             owner.user = user if owner.user is owner else None
-        memory = owner.memories.get(layout)
-        if memory is None:
-            if len(owner.memories) > _ALIKE:
-                owner.memories.clear()
-            memory = owner.memories.setdefault(layout, ArrayMemory(owner, layout))
-        return memory
+        return owner, layout
 
     def access(self, use: ArrayUse, names: Mapping[int, Named]) -> Access | None:
         """Return the access that a use of an array makes, None if the array has no memory.
@@ -146,22 +129,20 @@ class Memories:
         """
         has_fields = getattr(getattr(use.array, "dtype", None), "names", None)
         is_sure = use.is_sure and not has_fields  # there can be gaps
-        memory = self.memory(use.array, use.memory)
-        return self.made((memory, use.mode, is_sure), self.name_of(use.array, memory, names))
+        owner, layout = self.memory(use.array, use.memory)
+        name = self.name_of(use.array, owner, names)
+        return self.made((owner, layout, use.mode, is_sure), name)
 
-    def name_of(self, value: Any, memory: ArrayMemory, names: Mapping[int, Named]) -> str | None:
+    def name_of(self, value: Any, owner: Owner, names: Mapping[int, Named]) -> str | None:
         """Return the name of an array, or of the owner of its memory."""
-        return _name(names, value) or _name(names, memory.owner.ref(), "part of ")
+        return _name(names, value) or _name(names, owner.ref(), "part of ")
 
     def names_of(self, variables: Iterable[tuple[str, object]]) -> dict[int, Named]:
         """Return the names of objects, and of the owners of arrays' memory, by their ids."""
         names: dict[int, Named] = {}
         for name, value in variables:
-            # the type is watched, or new
-            if self._adapters.get(type(value), self) is None:
-                adapter = None
-            else:
-                adapter = self.watching(value)
+            may_be = self._adapters.get(type(value), self) is not None  # the type is watched or new
+            adapter = self.watching(value) if may_be else None
             for one in (value,) if adapter is None else (value, adapter.storage_of(value).whole):
                 with contextlib.suppress(TypeError):  # no array, or one that cannot be named
                     names[id(one)] = name, weakref.ref(one)
@@ -171,9 +152,7 @@ class Memories:
         """Return the adapter that sees operators on an array of the host, None without one."""
         kind = type(value)
         if kind not in self._adapters:
-            self._adapters[kind] = next(
-                (one for one in registry.candidates(kind) if watches(one)), None
-            )
+            self._adapters[kind] = next(filter(watches, registry.candidates(kind)), None)
         adapter = self._adapters[kind]
         if adapter is not None:
             with contextlib.suppress(Exception):  # no array, or one that answers nothing
@@ -196,12 +175,10 @@ class Memories:
 
 def access_to(use: MemoryUse, name: str | None = None) -> Access | None:
     """Return the access to some memory, None if the memory is empty."""
-    memory, mode, is_sure = use
-    address, shape, strides, unit, itemsize, dtype = memory.layout
+    owner, (address, shape, strides, unit, itemsize, dtype), mode, is_sure = use
     extent = strided(address, shape, [stride * unit for stride in strides], itemsize)
     if extent is None:
         return None
-    owner = memory.owner
     array = RacedArray(name, _text(dtype), tuple(shape), math.prod(shape) * itemsize)
     return Access(owner.number if owner.is_own else None, extent, mode, is_sure, array)
 
@@ -256,9 +233,8 @@ def among(value: object, depth: int = DEPTH) -> Iterator[Any]:
 def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or isinstance(
-        value, (type, bytes, numpy.generic)
-    ):  # nothing else uses the memory of a scalar
+    # nothing else uses the memory of a scalar
+    if numpy is None or isinstance(value, (type, bytes, numpy.generic)):
         return None
     if isinstance(value, numpy.ndarray):
         return value

@@ -81,17 +81,14 @@ class _Points:
 
     def add(self, *befores: int, reached: tuple[int, int] | None = None) -> int:
         """Return a point after others, at which a chain has come to a place if one is given."""
-        point = self._added.get((befores, reached))
-        if point is None:
+        key = befores, reached
+        if key not in self._added:
             found = tuple({one: None for one in befores if one != self.START})
-            if len(found) < 2 and reached is None:  # noqa: PLR2004 - one point is itself
-                point = found[0] if found else self.START
-            else:
-                point = self.new(*found)
-            self._added[befores, reached] = point
+            is_itself = len(found) < 2 and reached is None  # noqa: PLR2004 - one point
+            self._added[key] = (*found, self.START)[0] if is_itself else self.new(*found)
             if reached is not None:
-                self._reached[point] = reached
-        return point
+                self._reached[self._added[key]] = reached
+        return self._added[key]
 
     def new(self, *befores: int) -> int:
         """Return a new point after others, to which ``put_after`` can add edges."""

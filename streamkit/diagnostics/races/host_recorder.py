@@ -27,16 +27,10 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from streamkit.diagnostics.races.arrays import MemoryUse, Named
-    from streamkit.diagnostics.races.search import Access, Mode
+    from streamkit.diagnostics.races.search import Access
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols.watching import WatchedStep
-
-    Use = tuple[Any, Mode, bool, tuple[Any, ...] | None]  # an ``ArrayUse``, or its fields
-    # the order and the stream of a step, the scopes that were open before, the code that runs it
-    _Running = tuple[int, Any, int, CodeType | None]
-    # the code, which the key means, its line, its names for streams, and the accesses
-    _Where = tuple[CodeType | None, Place | None, Mapping[int, str], tuple[Access, ...]]
 
 LIMIT = 4096  # steps that are kept, whatever the host has waited for
 
@@ -73,14 +67,13 @@ class RaceRecorder(HostRecorder):
         self._memories = Memories()
         # of functions that operators tell, by the orders of their steps: the names of arrays
         self._operators: dict[int, Mapping[int, Named]] = {}
-        self._lines: dict[object, _Where] = {}  # of operators at lines, on memory
+        self._lines: dict[object, tuple[Any, ...]] = {}  # of operators at lines, on memory
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
         self._home = threading.get_ident()
         self._watching = ExitStack()  # of the thread that began
         self._around = (self._watched,)  # one tuple for all steps
-        self.has_bodies: bool = False
-        """Whether a scope was entered."""
+        self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
         self.watched: set[str] = set()
@@ -136,8 +129,8 @@ class RaceRecorder(HostRecorder):
         """Lend the steps so far and their work, of which ``drop`` forgets some."""
         with self._lock:
             steps = self._steps.copy()
-            works = ((step.order, self.given.get(step.order)) for step in steps)
-            yield steps, {order: one for order, one in works if one is not None}
+            given = self.given
+            yield steps, {one.order: given[one.order] for one in steps if one.order in given}
             self.limit = max(LIMIT, 2 * len(self._steps))
 
     def drop(self, steps: Sequence[WatchedStep], given: Iterable[int]) -> None:
@@ -149,12 +142,9 @@ class RaceRecorder(HostRecorder):
 
     def accesses(self, work: RecordedWork) -> tuple[Access, ...]:
         """Return the accesses of some work, without those to memory that it alone has used."""
-        if not work.own:
-            return work.accesses
         is_all = self._memories.has_foreign  # which can be the same memory by another owner
-        uses = [use for use in work.own if is_all or use[0].owner.user is None]
-        found = (access_to(use) for use in uses)
-        return (*work.accesses, *(access for access in found if access is not None))
+        found = [access_to(use) for use in work.own if is_all or use[0].user is None]
+        return (*work.accesses, *filter(None, found))
 
     def _read(self, step: WatchedStep) -> RecordedWork:
         frame = places.users_frame()
@@ -173,8 +163,7 @@ class RaceRecorder(HostRecorder):
                 uses = [use for use in uses if self._memories.watching(use.array) is None]
             if calls.is_operator(step.call):
                 self._operators[step.order] = names
-            found = (self._memories.access(use, names) for use in uses)
-            accesses = tuple(access for access in found if access is not None)
+            accesses = tuple(filter(None, (self._memories.access(use, names) for use in uses)))
             return work._replace(accesses=accesses, is_known=is_known)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             return work
@@ -212,7 +201,7 @@ class RaceRecorder(HostRecorder):
         """Watch while a step runs, in the thread that runs it."""
         running, inside = self._thread.running, (step.stream, len(open_scopes.stack.scopes))
         if step.kind == "scope":  # which tells itself what it moves
-            inside = (running or [_HOST])[-1][1:3]
+            inside = running[-1][1:3]
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
@@ -224,12 +213,12 @@ class RaceRecorder(HostRecorder):
                 self._keep()
                 self._operators.pop(step.order, None)
 
-    def _tell(self, library: str, name: str, uses: Iterable[Use], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
+    def _tell(self, library: str, name: str, uses: Iterable[Any], is_known: bool) -> None:  # noqa: FBT001 - as the adapters call it
         """Note an operator, in the thread that runs it."""
         thread = self._thread
         if thread.is_reading:
             return
-        order, stream, depth, caller = thread.running[-1] if thread.running else _HOST
+        order, stream, depth, caller = thread.running[-1]
         for scope in open_scopes.stack.scopes[depth:]:
             moved = getattr(scope, "libraries", ())  # which a scope of a CUDA stream lacks
             if moved is None or library in moved:
@@ -246,35 +235,32 @@ class RaceRecorder(HostRecorder):
             self.counted[name, False] += 1
 
     def _note(
-        self, library: str, name: str, uses: Iterable[Use], order: int, frame: FrameType | None
+        self, library: str, name: str, uses: Iterable[Any], order: int, frame: FrameType | None
     ) -> None:
         """Note an operator at a line, as part of a step."""
         entries = self._thread.entries
         # what these operators alone have used so far has no race, and perhaps is gone soon
         arrays, old, own = [], [], []
-        memory, last = None, None
         for array, mode, is_sure, told in uses:
-            if memory is None or told is not last or told is None:
-                memory, last = self._memories.memory(array, told, entries), told
-            if memory.owner.user is entries and memory.owner.is_own:
-                own.append((memory, mode, is_sure))
+            owner, layout = self._memories.memory(array, told, entries)
+            if owner.user is entries and owner.is_own:
+                own.append((owner, layout, mode, is_sure))
             else:
                 arrays.append(array)
-                old.append((memory, mode, is_sure))
+                old.append((owner, layout, mode, is_sure))
         # by its id, because to hash code takes as long as to run it
         line = None if frame is None else (id(frame.f_code), frame.f_lasti)
         key = name, line, *old
         found = entries.get(key)
-        if found is not None:  # as before, as in a loop
-            found[-1].update(own)
-        else:
+        if found is None:  # else it is as before, as in a loop
             where = None if frame is None else self._lines.get(key)
             if where is None:
                 where = self._lines[key] = self._where(order, frame, zip(arrays, old, strict=True))
             step: Any = trace.Step(entries.stream, "operator", name, None)
             step.module, step.is_inline = library, True
             step.start_ns = step.end_ns = step.given_ns
-            found = entries[key] = step, where, set(own)
+            found = entries[key] = step, where, set()
+        found[-1].update(own)
         if len(found[-1]) > LIMIT or len(entries) > LIMIT:
             self._keep()
 
@@ -291,10 +277,10 @@ class RaceRecorder(HostRecorder):
 
     def _where(
         self, order: int, frame: FrameType | None, uses: Iterable[tuple[object, MemoryUse]]
-    ) -> _Where:
-        """Return the place of an operator, and its accesses, with the names that its code has.
+    ) -> tuple[Any, ...]:
+        """Return the code that called an operator, the line, its names for streams, the accesses.
 
-        Of a function that is given directly, the code is that which gave it.
+        Of a function that is given directly, the line is that which gave it.
         """
         memories = self._memories
         if frame is None:
@@ -306,34 +292,22 @@ class RaceRecorder(HostRecorder):
             code, place = frame.f_code, places.place_of(frame)
             streams = self._streams_among(variables)
             names = memories.names_of((*variables, *self._arrays.items()))
-        name_of = functools.partial(memories.name_of, names=names)
-        found = (memories.made(use, name_of(array, use[0])) for array, use in uses)
+        found = (memories.made(use, memories.name_of(one, use[0], names)) for one, use in uses)
         if len(self._lines) > LIMIT:
             self._lines.clear()
-        return code, place, streams, tuple(one for one in found if one is not None)
+        return code, place, streams, tuple(filter(None, found))
 
     def _keep(self) -> None:
         """Keep the operators since the latest step of this thread, but for memory that is gone."""
-        entries = self._thread.entries
-        if not entries:
-            return
-        self._thread.entries, kept = _Entries(), []
+        entries, self._thread.entries = self._thread.entries, _Entries()
         for (name, *_), (step, (_, place, streams, accesses), own) in entries.items():
             alive = tuple(
-                use
-                for use in own
-                if use[0].owner.user is not entries or use[0].owner.ref() is not None
+                use for use in own if use[0].user is not entries or use[0].ref() is not None
             )
             if alive or accesses or name in READS_A_NUMBER:
                 self.given[step.order] = RecordedWork(step, place, accesses, True, streams, alive)  # noqa: FBT003 - is_known
-                kept.append(step)
+                super().take(step)
         entries.clear()  # which the owners of memory hold
-        for step in kept[:1]:
-            super().take(step)
-        self._steps += kept[1:]
-
-
-_HOST: _Running = -1, None, 0, None
 
 
 class _Entries(dict[Any, tuple[Any, ...]]):
@@ -344,7 +318,9 @@ class _Entries(dict[Any, tuple[Any, ...]]):
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.running: list[_Running] = []
+        # of the host and the steps that it runs: the order, the stream, the number of scopes that
+        # were open, the code that runs it
+        self.running: list[tuple[int, Any, int, CodeType | None]] = [(-1, None, 0, None)]
         self.is_reading = False  # whether this recorder itself runs operators
         self.is_watched = False  # whether the libraries tell the operators of this thread
         self.entries = _Entries()

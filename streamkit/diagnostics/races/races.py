@@ -228,9 +228,7 @@ def _works(recorder: RaceRecorder, given: Mapping[int, RecordedWork]) -> Iterato
             accesses = tuple(access._replace(is_sure=False) for access in accesses)
         if step.kind == "scope" and step.start_ns and step.order not in recorder.seen:
             accesses = (_UNSEEN,)
-        if accesses:
-            site = one.place or step.order, step.stream, step.kind
-            yield search.Work(step.order, site, accesses)
+        yield search.Work(step.order, (one.place or step.order, step.stream, step.kind), accesses)
 
 
 def _counted(

@@ -8,7 +8,7 @@ their addresses, so that work meets only accesses that are near.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -111,14 +111,14 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[P
 
 def _shared(works: Sequence[Work], strictly: Stamps) -> Sequence[Work]:
     """Return the work with its accesses to what may be memory of other chains too."""
-    users: defaultdict[Hashable, set[int]] = defaultdict(set)
-    for work in works:
-        for access in work.accesses:
-            users[access.allocation].add(strictly[work.number].chain)
-    if None in users:
+    used = {
+        (one.allocation, strictly[work.number].chain) for work in works for one in work.accesses
+    }
+    chains = Counter(allocation for allocation, _ in used)
+    if None in chains:
         return works
     found = (
-        Work(number, site, tuple(one for one in accesses if len(users[one.allocation]) > 1))
+        Work(number, site, tuple(one for one in accesses if chains[one.allocation] > 1))
         for number, site, accesses in works
     )
     return [work for work in found if work.accesses]

@@ -30,26 +30,23 @@ class Place(NamedTuple):
         return f"{in_one_line(self.file)}:{self.line}"
 
 
-def users_frame(within: CodeType | None = None) -> FrameType | None:
-    """Return the innermost frame outside StreamKit and the libraries; None if there is none.
-
-    With ``within``, only frames that this code of StreamKit has called count.
-    """
-    return users_around(sys._getframe(1), within)  # noqa: SLF001 - a traceback keeps more
+def users_frame() -> FrameType | None:
+    """Return the innermost frame outside StreamKit and the libraries; None if there is none."""
+    return users_around(sys._getframe(1))  # noqa: SLF001 - a traceback keeps more
 
 
 def users_around(frame: FrameType | None, within: CodeType | None = None) -> FrameType | None:
-    """Return the innermost frame of the user's, of this frame and those around it."""
-    names = None
+    """Return the innermost frame of the user's, of this frame and those around it.
+
+    With ``within``, only frames that this code of StreamKit has called count.
+    """
     while frame is not None and frame.f_code is not within:
-        if names is not frame.f_globals:  # else as the frame inside it
-            names = frame.f_globals
-            module = names.get("__name__", "")
-            is_users = _is_users.get(module)
-            if is_users is None:
-                is_users = _is_users[module] = str(module).partition(".")[0] not in _OTHERS
-            if is_users:
-                return frame
+        module = frame.f_globals.get("__name__", "")
+        is_users = _is_users.get(module)
+        if is_users is None:
+            is_users = _is_users[module] = str(module).partition(".")[0] not in _OTHERS
+        if is_users:
+            return frame
         frame = frame.f_back
     return None
 
