@@ -199,7 +199,7 @@ class _Reader:
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[object, Any], _Item] = {}  # by hosts and held streams
         self._open: defaultdict[object, list[_Item]] = defaultdict(list)  # by hosts, inmost last
-        self._ended: dict[object, int] = {}  # the ends of ordered scopes, by hosts
+        self._ended: defaultdict[object, int] = defaultdict(lambda: _Points.START)  # by hosts
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[object, int] = {}  # the points that hosts have come to
@@ -222,8 +222,7 @@ class _Reader:
             self._bodies.pop((host.key, step.stream), None)
             self._open[host.key].remove(item)
             is_default = step.stream is host_stream.default_stream
-            is_outside = not (self._open[host.key] or host.item)
-            if step.is_ordered or (is_default and is_outside):
+            if step.is_ordered or (is_default and not (self._open[host.key] or host.item)):
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
             chain, place = first
@@ -336,13 +335,12 @@ class _Reader:
     def _current(self, host: _Host) -> int:
         """Return the point of the current stream, after which an ordered scope comes.
 
-        This is the latest work of the scope around it. Outside of all scopes it is the default
-        stream: the end of its bodies, and of the ordered scopes that it has waited for. On host
-        streams an ordered scope does not wait for functions that were given to it.
+        This is the latest work of the scope around it. Outside it is the end of the default
+        stream's bodies and of ordered scopes, as host streams do not wait for its functions.
         """
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
-            return self._ended.get(host.key, _Points.START)
+            return self._ended[host.key]
         return self._points.add(item.now, reached=item.part)
 
     def _follow(self, host: _Host, point: int) -> None:
@@ -353,8 +351,7 @@ class _Reader:
         elif host.item is not None:
             self._learn(host, point)
         else:
-            ended = self._ended.get(host.key, _Points.START)
-            self._ended[host.key] = self._points.add(ended, point)
+            self._ended[host.key] = self._points.add(self._ended[host.key], point)
             self._put(self._queue(host_stream.default_stream), point)
 
     # -- steps --------------------------------------------------------------------------------
@@ -398,8 +395,7 @@ class _Reader:
 
     def _operator(self, step: WatchedStep, host: _Host) -> None:
         if step.stream is None:
-            ended = self._ended.get(host.key, _Points.START)
-            before = self._points.add(self._here(host), ended)
+            before = self._points.add(self._here(host), self._ended[host.key])
             item = self._give(self._queue((host.key, "own work")), before)
             self._placed[step.order] = _Placed(*item.whole, before)
             self._learn(host, self._points.add(reached=item.whole))

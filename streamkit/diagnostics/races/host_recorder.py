@@ -76,8 +76,7 @@ class RaceRecorder(HostRecorder):
         self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
-        self.watched: set[str] = set()
-        """The libraries that told their operators."""
+        self.watched: set[str] = set()  # the libraries that told their operators
         self.counted: Counter[tuple[str, bool]] = Counter()
         """The operators that are no part of an understood function, by names and ``is_known``."""
         self.limit: int = LIMIT

@@ -282,10 +282,8 @@ class WorkReader:
         pinned = None
         if has_stream and not pageable and sum(of_host) == 1:
             pinned = ends[of_host.index(True)].mode
-        return self._launches.transfer("copy", uses)._replace(
-            pinned=pinned,
-            may_hold_host=bool(pageable) or not has_stream,
-        )
+        copy, may_hold = self._launches.transfer("copy", uses), bool(pageable) or not has_stream
+        return copy._replace(pinned=pinned, may_hold_host=may_hold)
 
 
 def _use(address: int, mode: Literal["read", "write"], size: int) -> MemoryUse:

@@ -163,11 +163,7 @@ def _complete(
     draw = _page(recorder, describer.queue, found, on_cuda)
     unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.watched)]
     unseen *= bool(given or recorder.counted)
-    works = chain(
-        _counted(recorder, given),
-        recorder.counted.elements(),
-        on_cuda.works,
-    )
+    works = chain(_counted(recorder, given), recorder.counted.elements(), on_cuda.works)
     coverage = coverage_of(works, (*unseen, *on_cuda.unseen))
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
@@ -242,9 +238,7 @@ def _counted(
 
 _NOT_SEEN = "what NumPy and Python do outside of streams"
 _IN_BODIES = " and in the bodies of scopes"
-_HIDDEN = (
-    "what {} does without an operator (print, tolist, save) and in other threads outside of streams"
-)
+_HIDDEN = "what {} does without an operator (print, tolist, save) and in threads without a stream"
 
 
 _UNSEEN = search.Access(

@@ -19,9 +19,8 @@ from support.libraries import need
 torch = need("torch")
 from torch._subclasses import FakeTensorMode  # noqa: E402 - after torch; private: it has no public name
 
-OUTSIDE = "outside of streams"
-HIDDEN = f"what torch does without an operator (print, tolist, save) and in other threads {OUTSIDE}"
-UNSEEN = f"what NumPy and Python do {OUTSIDE}", HIDDEN
+HIDDEN = "what torch does without an operator (print, tolist, save) and in threads without a stream"
+UNSEEN = "what NumPy and Python do outside of streams", HIDDEN
 
 
 @pytest.fixture
@@ -198,20 +197,6 @@ def test_a_view_is_the_memory_that_it_shows(a, b):
     assert race.array.name == "part of x"
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [torch.zeros_like, torch.empty_like, lambda x: x.new_zeros(3), lambda x: x.t(),
-     lambda x: x.view(2, 3), lambda x: x.shape, lambda x: x.detach().unsqueeze_(0)],
-)  # fmt: skip
-def test_who_asks_for_a_shape_reads_nothing(a, b, x, ask):
-    with sk.races() as report:
-        with a:
-            x.fill_(7)
-        with b:
-            ask(x)
-    assert report.certain == ()
-
-
 def test_a_scope_inside_a_scope_has_its_own_operators_once(a, b, x, y):
     with sk.races() as report, a:
         x.fill_(1)
@@ -306,8 +291,6 @@ def test_a_function_of_the_library_is_known(a, b, x):
     assert race.array.name == "x"
     assert race.first.file == __file__
     assert (report.coverage.understood, report.coverage.total) == (2, 2)
-    with pytest.raises(sk.RaceError):
-        report.assert_none()
 
 
 def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
@@ -705,7 +688,6 @@ CASES = [
     ("bernoulli p", lambda x, y: torch.bernoulli(x, 0.8), set(), set()),
     ("equal", torch.equal, {"x?", "y?"}, set()),
     ("out", lambda x, y: torch.mul(y, 2, out=x), {"y"}, {"x"}),
-    ("+=", lambda x, y: x.__iadd__(y), {"x", "y"}, {"x"}),
     ("mm", torch.mm, {"x", "y"}, set()),
     ("linear", torch.nn.functional.linear, {"x", "y"}, set()),
     ("addmm", lambda x, y: torch.addmm(x, y, y), {"x", "y"}, set()),
@@ -718,9 +700,8 @@ CASES = [
     ("index", lambda x, y: x[[0]], {"x?"}, set()),
     ("index_put_", lambda x, y: x.__setitem__([0], 1.0), {"x?"}, {"x?"}),
     ("foreach", lambda x, y: torch._foreach_add_([x], [y]), {"x", "y"}, {"x"}),
-    ("like", lambda x, y: torch.zeros_like(x), set(), set()),
-    ("view", lambda x, y: x.view(16).t(), set(), set()),
-    ("unsqueeze_", lambda x, y: x.unsqueeze_(0), set(), set()),
+    ("like", lambda x, y: (torch.zeros_like(x), torch.empty_like(x), x.new_zeros(3)), set(), set()),
+    ("view", lambda x, y: x.view(x.shape).detach().unsqueeze_(0).mT, set(), set()),
     ("empty", lambda x, y: x[:0].add_(y[:0]), set(), set()),
 ]
 
