@@ -29,7 +29,8 @@ def accesses(
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
     The declaration is a promise: the function uses all of these arrays, and no other array that is
-    written while it runs. The function itself is returned.
+    written while it runs. It does not count for a decorator around the function, nor if an object
+    among these parameters is no array. The function itself is returned.
 
     Args:
         reads: The names of the parameters that the function only reads.
