@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import trace
 from streamkit._streams import host_stream
-from streamkit._streams.host_stream import HostStream
 from streamkit.diagnostics.races.order import (
     EVERYTHING,
     NOTHING,
@@ -443,7 +442,7 @@ class _Reader:
         """Return the point that the host has waited for, or has seen to be reached."""
         if step.mark is not None:
             return self._marked(step.mark)
-        if not isinstance(step.stream, HostStream):
+        if not isinstance(step.stream, host_stream.HostStream):
             return _Points.START
         if step.is_inline:
             return self._inside_point(step, host)
