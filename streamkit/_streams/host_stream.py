@@ -216,7 +216,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         self._kept.add(_KeptOnHost(objects, mark))
         keepalive.let_go((self._kept,))
 
-    def __enter__(self, key: object = None, _: object = None, ordered: bool = False) -> Self:  # noqa: FBT001, FBT002 - as of a CUDA stream
+    def __enter__(self, key: object = None, libraries: Any = None, ordered: bool = False) -> Self:  # noqa: FBT001, FBT002 - as of a CUDA stream
         """Wait for the queue's turn; the body runs inline as its next item.
 
         If a function before it, or work that the stream has waited for, has failed, the error is
@@ -224,7 +224,7 @@ class HostStream(Stream, metaclass=classes.Concrete):
         ``open_scopes.leave`` ends the scope.
         """
         self._check_open()
-        scope = _HostScope(self, key or self)
+        scope = _HostScope(self, key or self, libraries)
         try:
             if not self._is_inline():
                 scope.begin(self._work, is_ordered=ordered)
@@ -478,9 +478,10 @@ class _HostScope:
     _turn: Turn | None = None  # on the class, because an interrupt can stop ``begin`` early
     _step: AbstractContextManager[None] = trace.NOTHING
 
-    def __init__(self, stream: HostStream, key: object) -> None:
+    def __init__(self, stream: HostStream, key: object, libraries: Any = None) -> None:
         self.stream = stream
         self.key, self.outer = key, here.scopes.innermost
+        self.libraries = libraries  # whose work in the body counts as the stream's; None: all
 
     def begin(self, queue: WorkQueue, *, is_ordered: bool) -> None:
         """Wait for the queue's turn."""

@@ -27,7 +27,7 @@ _ONLY_WRITE = {
     "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_",
     "normal_", "random_", "uniform_", "zero_",
 }  # fmt: skip
-"""Operators that write a tensor in place without reading it."""
+"""Operators that write a tensor without reading it; without "_" they take only its shape."""
 _WHOLE = {
     "_local_scalar_dense", "_log_softmax", "_softmax", "_to_copy", "amax", "amin", "aminmax",
     "argsort", "bmm", "cat", "clone", "cumprod", "cumsum", "dot", "linalg_vector_norm", "linear",
@@ -36,8 +36,8 @@ _WHOLE = {
     *(name[:-1] for name in _ONLY_WRITE),
 }  # fmt: skip
 """Operators that use every element of each tensor, as the pointwise ones do."""
-_PART = {"float_power", "masked_fill", "masked_scatter", "pow", "where"}
-"""Pointwise operators that leave elements out, because of another tensor or of an exponent."""
+_PART = {"equal", "float_power", "masked_fill", "masked_scatter", "pow", "where"}
+"""Pointwise operators that leave elements out, because of other elements or of an exponent."""
 _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 """Operators that use every element unless a factor is 0."""
 
@@ -157,9 +157,11 @@ def _operator(func: Any) -> _Operator:
     name, names = schema.name.rpartition("::")[2], [one.name for one in schema.arguments]
     written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
     is_known, arguments = any(written) or not name.endswith("_"), []
+    is_copy = f"{name}_" in _ONLY_WRITE and (name != "bernoulli" or "p" in names)
     for place, one in enumerate(schema.arguments):
+        is_shape = _NO_ELEMENTS.search(name) or (is_copy and one.name == "self")
         is_read = not (one.is_out or name in _ONLY_WRITE or name == "resize_")
-        is_read = is_read if written[place] else not _NO_ELEMENTS.search(name)
+        is_read = is_read if written[place] else not is_shape
         modes = ("read",) * is_read + ("write",) * written[place] if is_known else ("unknown",)
         if "Tensor" in str(one.type):
             arguments.append((place, one.name, modes))
@@ -210,10 +212,10 @@ def _memory(tensor: Any) -> tuple[Any, ...]:
         return None, False, (0, ()), True
     try:
         storage, is_plain = tensor.untyped_storage(), type(tensor) in _KINDS
+        if not is_plain and (tensor.is_nested or storage.device.type == "meta"):
+            return None, False, (0, ()), not tensor.is_nested  # a fake tensor has no memory
         layout = tensor.data_ptr(), tensor.size(), tensor.stride()
     except RuntimeError:
-        return None, False, (0, ()), False
-    if not is_plain and tensor.is_nested:
         return None, False, (0, ()), False
     is_own, itemsize = storage.resizable(), tensor.element_size()
     is_plain = is_plain and (is_own or storage.filename is None)

@@ -154,11 +154,8 @@ class AuditReport(Operations):
         if isinstance(wanted, AuditedQueue):
             return [one for one in self.work if one.queue != wanted]
         there = wanted.device, wanted.id
-        return [
-            one
-            for one in self.work
-            if one.queue is None or (one.queue.device, one.queue.id) != there
-        ]
+        here = [one for one in self.queues if (one.device, one.id) == there]
+        return [one for one in self.work if one.queue not in here]
 
     def assert_one_queue(self, stream: StreamLike | AuditedQueue | None = None) -> None:
         """Check that all work ran on one stream.

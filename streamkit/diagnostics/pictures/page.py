@@ -142,12 +142,8 @@ def _arrows(
 
 
 def _page(title: str, verdict: str, body: str) -> str:
-    page = _PAGE.format(
-        title=html.escape(title),
-        verdict=html.escape(verdict),
-        style=_read("timeline.css"),
-        body=body,
-    )
+    title, verdict, style = html.escape(title), html.escape(verdict), _read("timeline.css")
+    page = _PAGE.format(title=title, verdict=verdict, style=style, body=body)
     return terminal.writable(page)  # a path need not be UTF-8
 
 

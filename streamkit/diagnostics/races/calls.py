@@ -29,7 +29,8 @@ def accesses(
     """Tell ``races`` which parameters of a function are arrays that it reads, and that it writes.
 
     The declaration is a promise: the function uses all of these arrays, and no other array that is
-    written while it runs. The function itself is returned.
+    written while it runs. It does not count for a decorator around the function, nor if an object
+    among these parameters is no array. The function itself is returned.
 
     Args:
         reads: The names of the parameters that the function only reads.
@@ -55,7 +56,8 @@ def accesses(
                 "parameters of the function."
             )
         try:
-            fn._streamkit_accesses = declared  # type: ignore[attr-defined]  # noqa: SLF001 - ours
+            # with its id, because functools.wraps copies attributes to other functions
+            fn._streamkit_accesses = id(fn), declared  # type: ignore[attr-defined]  # noqa: SLF001 - ours
         except AttributeError as error:
             raise TypeError(
                 f"{describe(fn)} takes no attributes, so it cannot be marked. Mark a function "
@@ -71,10 +73,8 @@ def uses(call: Any) -> tuple[list[ArrayUse], bool]:
 
     A call that is not known may do anything with the arrays among its arguments.
     """
-    declared = getattr(call.func, "_streamkit_accesses", None)
-    if isinstance(declared, dict):
-        return list(_as_declared(declared, call)), True
-    known = uses_of_numpy(call)
+    declared = _as_declared(call)
+    known = uses_of_numpy(call) if declared is None else declared
     if known is not None:
         return known, True
     given = getattr(call.func, "__self__", None), *call.args, *call.keywords.values()
@@ -105,12 +105,12 @@ def _inside_of(values: Iterable[object]) -> Iterator[object]:
             yield from getattr(one, "__dict__", {}).values()
 
 
-def _is_passive(value: object, is_own: Callable[[Any], bool], depth: int = DEPTH) -> bool:
+def _is_passive(value: object, is_own: Callable[[Any], object], depth: int = DEPTH) -> bool:
     """Whether an argument brings no code of the program's, and no memory but of ``is_own``."""
     if type(value) in (*CONTAINERS, dict):
         inside: Any = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_passive(one, is_own, depth - 1) for one in inside)
-    return isinstance(value, _PLAIN) or is_own(value)
+    return isinstance(value, _PLAIN) or bool(is_own(value))
 
 
 def _is_of_watched(module: str | None) -> bool:
@@ -132,15 +132,22 @@ def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(fn).parameters)
 
 
-def _as_declared(declared: Mapping[str, Mode], call: Any) -> Iterator[ArrayUse]:
+def _as_declared(call: Any) -> list[ArrayUse] | None:
+    """Return the uses that a function declares; None without them, or if an object hides arrays."""
+    marked = getattr(call.func, "_streamkit_accesses", None)
+    fn = getattr(call.func, "__func__", call.func)  # of a method
+    if not isinstance(marked, tuple) or marked[0] != id(fn):
+        return None
     try:
         bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
     except TypeError:  # the call will fail before it uses anything
-        return
+        return []
     bound.apply_defaults()
-    for name, value in bound.arguments.items():
-        if name in declared:
-            yield from (ArrayUse(array, declared[name], is_sure=True) for array in among(value))
+    given = [(mode, bound.arguments[name]) for name, mode in marked[1].items()]
+    for _, value in given:  # scalars of NumPy's are not among the arrays
+        if not _is_passive(value, lambda one: type(one).__module__ == "numpy" or [*among(one)]):
+            return None
+    return [use for mode, value in given for use in _used(mode, value)]
 
 
 # -- NumPy's own functions ------------------------------------------------------------------------
@@ -199,8 +206,7 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
 
 def _is_of_numpy(numpy: Any, value: Any) -> bool:
     """Whether NumPy converts nothing, and knows whose memory it uses."""
-    is_array = type(value) in (numpy.ndarray, numpy.memmap)
-    if is_array:
+    if type(value) in (numpy.ndarray, numpy.memmap):
         return not (value.dtype.hasobject or is_mapped(value))
     return isinstance(value, (numpy.generic, numpy.dtype, type))
 
@@ -211,12 +217,11 @@ def _is_everywhere(name: str, args: tuple[object, ...], named: Mapping[str, obje
     return named.get("where", True) is True and all(one is True for one in args[place : place + 1])
 
 
-def _reads(values: object, *, is_sure: bool = True) -> Iterator[ArrayUse]:
-    return (ArrayUse(array, "read", is_sure) for array in among(values))
+def _used(mode: Mode, values: object, *, is_sure: bool = True) -> Iterator[ArrayUse]:
+    return (ArrayUse(array, mode, is_sure) for array in among(values))
 
 
-def _writes(values: object, *, is_sure: bool = True) -> Iterator[ArrayUse]:
-    return (ArrayUse(array, "write", is_sure) for array in among(values))
+_reads, _writes = functools.partial(_used, "read"), functools.partial(_used, "write")
 
 
 def _of_ufunc(
@@ -266,9 +271,8 @@ def _with_out(
         return None
     place = known[name]
     is_sure = is_sure and _is_everywhere(name, args, named)
-    named = dict(named)
+    named, inputs = dict(named), list(args)
     written = [named.pop("out", None)]
-    inputs = list(args)
     if place is not None and len(inputs) > place:
         written.append(inputs.pop(place))
     return [*_reads((inputs, named), is_sure=is_sure), *_writes(written)]

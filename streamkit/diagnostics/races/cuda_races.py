@@ -360,9 +360,8 @@ def find(
     def may_hold_host(step: CudaStep) -> bool:
         return step.number in works and works[step.number].launch.may_hold_host
 
-    surely, perhaps = (
-        _CudaReader(known, may_hold_host, supposes=supposes) for supposes in (False, True)
-    )
+    surely = _CudaReader(known, may_hold_host, supposes=False)
+    perhaps = _CudaReader(known, may_hold_host, supposes=True)
     hosts: dict[int, Clock] = {}
     uploads: dict[tuple[int, ...], tuple[int, int]] = {}
     changed: dict[int, float] = {}

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from streamkit._queues import trace
-from streamkit._streams.host_stream import HostStream
+from streamkit._streams import host_stream
 from streamkit.diagnostics.races.order import (
     EVERYTHING,
     NOTHING,
@@ -198,7 +198,7 @@ class _Reader:
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[object, Any], _Item] = {}  # by hosts and held streams
         self._open: defaultdict[object, list[_Item]] = defaultdict(list)  # by hosts, inmost last
-        self._ended: dict[object, int] = {}  # the ends of ordered scopes, by hosts
+        self._ended: defaultdict[object, int] = defaultdict(lambda: _Points.START)  # by hosts
         self._spans: dict[int, tuple[_Item, Any]] = {}  # of scopes and of functions inside them
         self._marks: dict[int, int] = {}  # by the ids of marks, which the steps keep
         self._learned: dict[object, int] = {}  # the points that hosts have come to
@@ -220,7 +220,8 @@ class _Reader:
             self._points.put_after(item.end, item.now)
             self._bodies.pop((host.key, step.stream), None)
             self._open[host.key].remove(item)
-            if step.is_ordered:
+            is_default = step.stream is host_stream.default_stream
+            if step.is_ordered or (is_default and not (self._open[host.key] or host.item)):
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
             chain, place = first
@@ -333,12 +334,12 @@ class _Reader:
     def _current(self, host: _Host) -> int:
         """Return the point of the current stream, after which an ordered scope comes.
 
-        This is the latest work of the scope around it. Outside of all scopes it is the end of the
-        earlier ordered scopes, because these come before later work of the default stream.
+        This is the latest work of the scope around it. Outside it is the end of the default
+        stream's bodies and of ordered scopes, as host streams do not wait for its functions.
         """
         item = self._open[host.key][-1] if self._open[host.key] else host.item
         if item is None:
-            return self._ended.get(host.key, _Points.START)
+            return self._ended[host.key]
         return self._points.add(item.now, reached=item.part)
 
     def _follow(self, host: _Host, point: int) -> None:
@@ -349,9 +350,8 @@ class _Reader:
         elif host.item is not None:
             self._learn(host, point)
         else:
-            self._ended[host.key] = self._points.add(
-                self._ended.get(host.key, _Points.START), point
-            )
+            self._ended[host.key] = self._points.add(self._ended[host.key], point)
+            self._put(self._queue(host_stream.default_stream), point)
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -394,7 +394,7 @@ class _Reader:
 
     def _operator(self, step: WatchedStep, host: _Host) -> None:
         if step.stream is None:
-            before = self._points.add(self._here(host), self._current(host))
+            before = self._points.add(self._here(host), self._ended[host.key])
             item = self._give(self._queue((host.key, "own work")), before)
             self._placed[step.order] = _Placed(*item.whole, before)
             self._learn(host, self._points.add(reached=item.whole))
@@ -442,7 +442,7 @@ class _Reader:
         """Return the point that the host has waited for, or has seen to be reached."""
         if step.mark is not None:
             return self._marked(step.mark)
-        if not isinstance(step.stream, HostStream):
+        if not isinstance(step.stream, host_stream.HostStream):
             return _Points.START
         if step.is_inline:
             return self._inside_point(step, host)

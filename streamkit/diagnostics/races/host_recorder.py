@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from streamkit._cuda import loader
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
 from streamkit._support.frames import local_variables
@@ -75,11 +76,18 @@ class RaceRecorder(HostRecorder):
         self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
+        self.watched: set[str] = set()  # the libraries that told their operators
         self.counted: Counter[tuple[str, bool]] = Counter()
         """The operators that are no part of an understood function, by names and ``is_known``."""
         self.limit: int = LIMIT
         """The number of steps from which on ``let_go`` is called when the host has waited."""
         self.let_go: Callable[[], object] = int
+
+    def start(self) -> None:
+        """Begin the recording; code for a GPU is watched from its first host stream on."""
+        super().start()
+        if open_scopes.innermost_on(host=True) or not loader.driver_version():
+            self._watch(self._watching)
 
     def stop(self) -> None:
         """End the recording."""
@@ -184,16 +192,19 @@ class RaceRecorder(HostRecorder):
                 if not thread.is_watched:
                     thread.is_watched = True
                     until.callback(vars(thread).update, is_watched=False)
+                self.watched.add(library)
                 until.enter_context(watch(functools.partial(self._tell, library)))
 
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
         """Watch while a step runs, in the thread that runs it."""
-        running, around = self._thread.running, next(open_scopes.of_thread(), None)
+        running, inside = self._thread.running, (step.stream, next(open_scopes.of_thread(), None))
+        if step.kind == "scope":  # which tells itself what it moves
+            inside = running[-1][1:3]
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append((step.order, step.stream, around, _caller()))
+            running.append((step.order, *inside, _caller()))
             try:
                 yield
             finally:
@@ -210,7 +221,8 @@ class RaceRecorder(HostRecorder):
         for scope in open_scopes.of_thread():
             if scope is around:
                 break
-            if isinstance(scope.stream, HostStream):
+            moved = getattr(scope, "libraries", ())  # which a scope of a CUDA stream lacks
+            if moved is None or library in moved:
                 stream = scope.stream
                 break
         if not self._is_part(order, is_known=is_known):
@@ -233,7 +245,7 @@ class RaceRecorder(HostRecorder):
         arrays, old, own = [], [], []
         for array, mode, is_sure, told in uses:
             owner, layout = self._memories.memory(array, told, entries)
-            if owner.user is entries:
+            if owner.user is entries and owner.is_own:
                 own.append((owner, layout, mode, is_sure))
             else:
                 arrays.append(array)

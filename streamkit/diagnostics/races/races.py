@@ -64,13 +64,15 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     On host streams an order counts if the same program has it on a GPU too: not that a scope is
     entered, nor what a worker happened to run first. It sees each operator of torch on the CPU: in
     the bodies of scopes and in the functions given to ``submit`` and ``then``, whose work belongs
-    to their stream; and outside of streams, in the thread of the block from its first work for a
-    host stream on, as work of the host. It knows what NumPy's own functions and torch's compiled
-    ones do if they are given directly, and ``streamkit.testing.accesses`` declares what other
-    functions do. Of any other function the operators count, and the coverage names it. It may do
-    anything with NumPy's arrays among its arguments, so its races count as possible, as do those of
-    its operators with what comes later, because it may have told another thread that it ran. What
-    NumPy and Python do in bodies and outside of streams cannot be seen, which the coverage says.
+    to their stream; and outside of streams, in the thread of the block, as work of the host. With a
+    CUDA driver the latter begins at the first work of that thread for a host stream. It knows what
+    NumPy's own functions and torch's compiled ones do if they are given directly, and
+    ``streamkit.testing.accesses`` declares what other functions do. Of any other function the
+    operators count, and the coverage names it. It may do anything with NumPy's arrays among its
+    arguments, so its races count as possible, as do those of its operators with what comes later,
+    because it may have told another thread that it ran. What NumPy and Python do in bodies and
+    outside of streams cannot be seen, nor torch without an operator or in threads without a
+    stream, which the coverage says.
     Two bodies in which nothing was seen and that nothing orders are a possible race, once for each
     pair of lines. Nor does ``races`` see an order that functions make among themselves, with locks
     say, if the one that waits was given first.
@@ -162,12 +164,9 @@ def _complete(
         missing_call=describer.missing_call,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies][: bool(given or recorder.counted)]
-    works = chain(
-        _counted(recorder, given),
-        recorder.counted.elements(),
-        on_cuda.works,
-    )
+    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.watched)]
+    unseen *= bool(given or recorder.counted)
+    works = chain(_counted(recorder, given), recorder.counted.elements(), on_cuda.works)
     coverage = coverage_of(works, (*unseen, *on_cuda.unseen))
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
@@ -242,6 +241,7 @@ def _counted(
 
 _NOT_SEEN = "what NumPy and Python do outside of streams"
 _IN_BODIES = " and in the bodies of scopes"
+_HIDDEN = "what {} does without an operator (print, tolist, save) and in threads without a stream"
 
 
 _UNSEEN = search.Access(

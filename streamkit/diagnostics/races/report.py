@@ -348,15 +348,9 @@ def races_among(
         same = [one for one in alike if one[:2] == both]
         first = operation(pair.first, strongest({one.one.mode for one in same}))
         second = operation(pair.second, strongest({one.other.mode for one in same}))
-        race = Race(
-            array_of(pair.one, pair.other),
-            first,
-            second,
-            pair.is_certain,
-            fix(first, second, partial(missing_call, *both)),
-            len({one[:2] for one in alike}),
-        )
-        races.append((race, pair))
+        array, count = array_of(pair.one, pair.other), len({one[:2] for one in alike})
+        call = fix(first, second, partial(missing_call, *both))
+        races.append((Race(array, first, second, pair.is_certain, call, count), pair))
     return races
 
 

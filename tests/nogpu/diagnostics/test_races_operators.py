@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import time
+from collections import deque
 
 import numpy as np
 import pytest
@@ -15,7 +17,10 @@ from streamkit.testing import accesses, adversarial
 from support.libraries import need
 
 torch = need("torch")
-UNSEEN = "what NumPy and Python do outside of streams"
+from torch._subclasses import FakeTensorMode  # noqa: E402 - after torch; private: it has no public name
+
+HIDDEN = "what torch does without an operator (print, tolist, save) and in threads without a stream"
+UNSEEN = "what NumPy and Python do outside of streams", HIDDEN
 
 
 @pytest.fixture
@@ -104,7 +109,12 @@ def by_query(a, _=None):
         pass
 
 
-@pytest.mark.parametrize("order", [by_wait, by_event, by_sync, by_future])
+def by_nothing(a, _):
+    with a:
+        pass
+
+
+@pytest.mark.parametrize("order", [by_wait, by_event, by_sync, by_future, by_nothing])
 def test_what_orders_the_streams_orders_the_operators(a, b, x, y, order):
     with sk.races() as report:
         with a:
@@ -112,31 +122,44 @@ def test_what_orders_the_streams_orders_the_operators(a, b, x, y, order):
         order(a, b)
         with b:
             y.copy_(x)
-    assert report.races == ()
+    assert lines(report) == [("fill_", "copy_", True)] * (order is by_nothing)
 
 
-def test_use_is_a_scope_too_and_an_ordered_one_waits(a, b, x, y):
-    with sk.races() as report:
-        with sk.use(a):
-            x.fill_(7)
-        with sk.use(b):
-            y.copy_(x)
-    assert [race.certain for race in report.races] == [True]
+def test_use_is_a_scope_of_its_libraries_and_an_ordered_one_waits(a, b, x, y):
     with sk.races() as report, sk.use(a):
         x.fill_(7)
         with sk.use(b, ordered=True):
             y.copy_(x)
         x.fill_(8)
     assert report.races == ()
+    with sk.races() as report:
+        with a, sk.use(b, libraries=["cupy"]):
+            x.fill_(7)
+        with sk.use(b, libraries=["cupy"]):
+            y.copy_(x)
+    (race,) = report.certain
+    assert (race.first.queue.name, race.second.queue.name) == ("a", "the host")
 
 
 def test_ordered_scopes_wait_for_what_was_current(a, b, x, y):
+    default = sk.default_stream("cpu")
     with sk.races() as report:
+        with default:
+            x.fill_(7)
         with sk.use(a, ordered=True):
             x.fill_(7)
         with sk.use(b, ordered=True):
             y.copy_(x)
+        x.sum()
+        default.submit(y.add_, x)
+        default.sync()
     assert report.races == ()
+    with sk.races() as report:
+        default.submit(x.fill_, 7)  # for which the scope of a host stream does not wait
+        with sk.use(a, ordered=True):
+            x.fill_(7)
+        default.sync()
+    assert lines(report) == [("fill_", "fill_", True)]
     with sk.races() as report:
         with sk.use(a, ordered=True):
             x.fill_(7)
@@ -174,20 +197,6 @@ def test_a_view_is_the_memory_that_it_shows(a, b):
     assert race.array.name == "part of x"
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [torch.zeros_like, torch.empty_like, lambda x: x.new_zeros(3), lambda x: x.t(),
-     lambda x: x.view(2, 3), lambda x: x.shape, lambda x: x.detach().unsqueeze_(0)],
-)  # fmt: skip
-def test_who_asks_for_a_shape_reads_nothing(a, b, x, ask):
-    with sk.races() as report:
-        with a:
-            x.fill_(7)
-        with b:
-            ask(x)
-    assert report.certain == ()
-
-
 def test_a_scope_inside_a_scope_has_its_own_operators_once(a, b, x, y):
     with sk.races() as report, a:
         x.fill_(1)
@@ -201,14 +210,10 @@ def test_a_scope_inside_a_scope_has_its_own_operators_once(a, b, x, y):
     assert report.coverage.total == 4  # three operators, and a function
 
 
-def test_a_stream_that_is_entered_again_orders_nothing_on_another(a, b, x, y):
-    with sk.races() as report:
-        with a:
-            x.fill_(7)
-        with a:
-            pass
-        with b:
-            y.copy_(x)
+def test_a_block_inside_of_a_scope_sees_what_comes_before_its_first_work(a, b, x, y):
+    with a, sk.races() as report:
+        x.fill_(7)
+        b.submit(y.copy_, x)
     assert lines(report) == [("fill_", "copy_", True)]
 
 
@@ -220,7 +225,13 @@ def in_a_scope(a, x):
         x.fill_(7)
 
 
-@pytest.mark.parametrize("give", [in_a_scope, lambda a, x: a.submit(x.fill_, 7)])
+def in_a_thread(a, x):
+    thread = threading.Thread(target=lambda: a.submit(x.fill_, 7))
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("give", [in_a_scope, in_a_thread, lambda a, x: a.submit(x.fill_, 7)])
 def test_an_operator_outside_of_streams_is_work_of_the_host(a, b, x, y, give):
     with sk.races() as report:
         x.fill_(1)  # the work that is given later comes after it
@@ -230,7 +241,7 @@ def test_an_operator_outside_of_streams_is_work_of_the_host(a, b, x, y, give):
     assert (race.first.name, race.second.name) == ("fill_", "sum")
     assert str(race).startswith("race on x (float32, shape (6,), 24 bytes): the host reads it")
     assert race.fix.endswith(f"first, add a.sync() before line {race.second.line}")
-    assert (report.coverage.understood, report.coverage.total) == (2, 2)
+    assert (report.coverage.understood, report.coverage.total) == (3, 3)
 
 
 @pytest.mark.parametrize("wait", [
@@ -242,14 +253,6 @@ def test_what_the_host_has_waited_for_comes_before_its_own_work(a, b, x, wait):
         wait(a)
         x.mul_(2)
         b.submit(x.add_, 1)
-    assert report.races == ()
-
-
-def test_the_work_of_the_host_comes_after_scopes_that_are_ordered(a, x):
-    with sk.races() as report:
-        with sk.use(a, ordered=True):
-            x.fill_(7)
-        x.sum()
     assert report.races == ()
 
 
@@ -288,8 +291,6 @@ def test_a_function_of_the_library_is_known(a, b, x):
     assert race.array.name == "x"
     assert race.first.file == __file__
     assert (report.coverage.understood, report.coverage.total) == (2, 2)
-    with pytest.raises(sk.errors.RaceError):
-        report.assert_none()
 
 
 def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
@@ -304,16 +305,9 @@ def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
     assert lines(report) == [("fill_", "mul_", False), ("fill_", "add", False)]
     assert report.races[0].array.name in {"part", "x"}
     assert [name.rpartition(".")[2] for name in report.coverage.missed] == [
-        "fill", "<lambda>", UNSEEN
+        "fill", "<lambda>", *UNSEEN
     ]  # fmt: skip
     assert (report.coverage.understood, report.coverage.total) == (3, 5)
-
-
-def test_a_race_with_a_later_function_is_certain_as_that_can_have_told_nobody(a, b, x):
-    with sk.races() as report:
-        a.submit(x.fill_, 7)
-        b.submit(lambda: x.add_(1))
-    assert lines(report) == [("fill_", "add_", True)]
 
 
 @pytest.mark.parametrize(
@@ -329,13 +323,13 @@ def test_a_race_with_a_later_function_is_certain_as_that_can_have_told_nobody(a,
     ],
 )
 def test_a_compiled_function_of_the_library_is_understood_and_tells_nobody(a, b, x, own):
-    y = torch.zeros(6)
+    y, given = torch.zeros(6), own(x)
     with sk.races() as report:
-        a.submit(*own(x))
+        a.submit(*given)
         a.submit(y.fill_, 1)
         b.submit(y.add_, 1)
     assert ("fill_", "add_", True) in lines(report)
-    assert report.coverage.missed == (UNSEEN,)
+    assert report.coverage.missed == UNSEEN
     assert (report.coverage.understood, report.coverage.total) == (3, 3)
 
 
@@ -360,6 +354,7 @@ class Module(torch.nn.Module):
         lambda x: (torch.nn.Sequential(Module()), x),
         lambda x: (x.tolist,),
         lambda x: (x.numpy,),
+        lambda x: (format, x),
         lambda x: (torch.from_numpy, np.zeros(3)),
     ],
 )
@@ -373,15 +368,6 @@ def test_another_may_have_told_and_is_not_understood(a, b, x, other):
     assert lines(report) == [("fill_", "add_", False)]
     name = getattr(fn, "__qualname__", type(fn).__qualname__)
     assert name in report.coverage.missed
-
-
-@pytest.mark.parametrize("hide", [lambda x: print(x, end=""), lambda x: x.numpy().sum(),
-                                  lambda x: f"{x}", lambda x: x.tolist()])  # fmt: skip
-def test_a_function_that_hides_what_it_does_is_named(a, b, x, hide):
-    with sk.races() as report:
-        a.submit(x.fill_, 7)
-        b.submit(hide, x)
-    assert report.coverage.missed[0].endswith("<lambda>")
 
 
 def test_a_function_is_no_point(a, b, x, y):
@@ -411,8 +397,8 @@ def test_a_function_waits_in_the_middle(a, b, x):
     assert report.certain == ()
     with sk.races() as report:
         b.submit(x.fill_, 1)
-        a.submit(lambda: x.add_(1))
-    assert len(report.certain) == 1
+        a.submit(lambda: x.add_(1))  # a later function can have told nobody
+    assert lines(report) == [("fill_", "add_", True)]
 
 
 def test_what_then_calls_is_seen(a, b, x):
@@ -460,14 +446,20 @@ def test_memory_that_has_a_new_owner_is_other_memory(a, b):
     assert report.certain == ()
 
 
-def test_memory_of_another_library_is_possible(a, b):
+@pytest.mark.parametrize("kept", [[], deque(maxlen=0)], ids=["kept", "dropped"])
+@pytest.mark.parametrize("order", [by_nothing, by_wait])
+@pytest.mark.parametrize("show", [
+    torch.from_numpy, torch.as_tensor, torch.from_dlpack,
+    lambda array: torch.frombuffer(array, dtype=torch.float64),
+])  # fmt: skip
+def test_memory_of_another_library_is_possible(a, b, kept, order, show):
     array = np.zeros(6)
-    tensor = torch.from_numpy(array)
     with sk.races() as report:
-        a.submit(np.copyto, array, 7)
-        with b:
-            tensor.add_(1)
-    assert [race.certain for race in report.races] == [False]
+        with a:
+            kept.append(show(array).add_(1))
+        order(a, b)
+        b.submit(np.copyto, array, 7)
+    assert [race.certain for race in report.races] == [False] * (order is by_nothing)
 
 
 def test_gradients_are_computed_on_the_stream_of_the_scope(a, b):
@@ -508,15 +500,10 @@ def test_bodies_that_nothing_orders_are_possible_once_for_a_pair_of_lines(a, b):
     report.assert_none()
     with pytest.raises(sk.errors.RaceError, match="the body of a scope may read or write it on a"):
         report.assert_none(possible=True)
-
-
-@pytest.mark.parametrize("order", [by_wait, by_event, by_sync])
-def test_bodies_that_are_ordered_are_not(a, b, order):
-    x, y = np.zeros(3), np.zeros(3)
     with sk.races() as report:
         with a:
             x[:] = 7
-        order(a, b)
+        b.wait(a)
         with b:
             y[:] = x
     report.assert_none(possible=True)
@@ -534,7 +521,8 @@ def test_of_a_body_in_which_operators_ran_the_rest_was_not_looked_at(a, b, y):
                 y.sum()
                 fill()
     assert report.races == ()
-    assert f"2 of 2 operations understood. Not seen: {UNSEEN} and in the bodies" in str(report)
+    unseen = f"{UNSEEN[0]} and in the bodies of scopes; {UNSEEN[1]}."
+    assert f"2 of 2 operations understood. Not seen: {unseen}" in str(report)
 
 
 # -- what schemas do not tell ---------------------------------------------------------------------
@@ -629,6 +617,16 @@ def test_what_is_done_with_such_tensors_is_counted_and_named(a, call, name):
     assert name in report.coverage.missed
 
 
+def test_a_fake_tensor_has_no_memory(a, b):
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with sk.races() as report:
+        a.submit(fake.add_, 1)
+        with b:
+            fake.mul_(2)
+    assert report.races == ()
+
+
 def test_what_an_operator_does_with_the_other_tensors_is_known(a, b, x):
     x = torch.ones(3, 3)
     with sk.races() as report:
@@ -661,7 +659,7 @@ def test_torch_is_as_it_was(x):
         with pytest.raises(KeyError), streams[0]:  # noqa: PT012 - the scope is what ends
             x.fill_(1)
             raise KeyError
-    assert report.coverage.total == 400  # with the zeros
+    assert report.coverage.total == 401  # with the zeros
     assert state() == before
     assert before[0] == 0
 
@@ -686,8 +684,10 @@ CASES = [
     ("fill_", lambda x, y: x.fill_(1), set(), {"x"}),
     ("zero_", lambda x, y: x.zero_(), set(), {"x"}),
     ("normal_", lambda x, y: x.normal_(), set(), {"x"}),
+    ("bernoulli", lambda x, y: torch.bernoulli(x, out=y), {"x"}, {"y"}),
+    ("bernoulli p", lambda x, y: torch.bernoulli(x, 0.8), set(), set()),
+    ("equal", torch.equal, {"x?", "y?"}, set()),
     ("out", lambda x, y: torch.mul(y, 2, out=x), {"y"}, {"x"}),
-    ("+=", lambda x, y: x.__iadd__(y), {"x", "y"}, {"x"}),
     ("mm", torch.mm, {"x", "y"}, set()),
     ("linear", torch.nn.functional.linear, {"x", "y"}, set()),
     ("addmm", lambda x, y: torch.addmm(x, y, y), {"x", "y"}, set()),
@@ -700,9 +700,8 @@ CASES = [
     ("index", lambda x, y: x[[0]], {"x?"}, set()),
     ("index_put_", lambda x, y: x.__setitem__([0], 1.0), {"x?"}, {"x?"}),
     ("foreach", lambda x, y: torch._foreach_add_([x], [y]), {"x", "y"}, {"x"}),
-    ("like", lambda x, y: torch.zeros_like(x), set(), set()),
-    ("view", lambda x, y: x.view(16).t(), set(), set()),
-    ("unsqueeze_", lambda x, y: x.unsqueeze_(0), set(), set()),
+    ("like", lambda x, y: (torch.zeros_like(x), torch.empty_like(x), x.new_zeros(3)), set(), set()),
+    ("view", lambda x, y: x.view(x.shape).detach().unsqueeze_(0).mT, set(), set()),
     ("empty", lambda x, y: x[:0].add_(y[:0]), set(), set()),
 ]
 
