@@ -95,14 +95,10 @@ def current_context() -> int:
 
 
 def context_question() -> Callable[[int], bool]:
-    """Return a function, for one thread, that tells whether a context is the current one there.
-
-    No other thread gets the GIL meanwhile.
-    """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    found = ctypes.c_void_p()
-    ask = functools.partial(loader.with_gil("cuCtxGetCurrent"), ctypes.byref(found))
+    """Return a function, for one thread, that tells with the GIL whether a context is current."""
+    _, c_void_p, byref = loader.c_types()
+    found = c_void_p()
+    ask = functools.partial(loader.with_gil("cuCtxGetCurrent"), byref(found))
     return lambda context: not ask() and found.value == context
 
 
@@ -193,10 +189,9 @@ def primary_is_active(device: int) -> bool:
 
 
 def default_context() -> int:
-    """Return the context to restore in a thread that had none: device 0's, as CUDA's runtime.
+    """Return the context to restore in a thread that had none: device 0's; 0 until it is used.
 
-    CuPy launches on the current context, and makes one current only once in a thread. The answer
-    is 0, for none, until something uses device 0, whose context costs memory.
+    CuPy launches on the current context, and makes one current only once in a thread.
     """
     return primary_context(0) if primary_is_active(0) else 0
 
@@ -317,10 +312,9 @@ def capture_question(stream: int) -> tuple[Callable[[], int], bytearray]:
     The call returns an error's code. The bindings need as long again to make members of
     enumerations; here ctypes has converted the arguments, and ``partial`` has packed them.
     """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    answer = bytearray(ctypes.sizeof(ctypes.c_int))  # read in half the time of a c_int
-    places = ctypes.c_void_p.from_param(stream), ctypes.byref(ctypes.c_int.from_buffer(answer))
+    c_int, c_void_p, byref = loader.c_types()
+    answer = bytearray(4)  # read in half the time of a c_int
+    places = c_void_p.from_param(stream), byref(c_int.from_buffer(answer))
     return functools.partial(loader.with_gil("cuStreamIsCapturing"), *places), answer
 
 
@@ -375,9 +369,7 @@ def relax() -> None:
 
 @functools.cache
 def _exchange() -> tuple[Callable[[Any], int], Any]:
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    return loader.with_gil("cuThreadExchangeStreamCaptureMode"), ctypes.c_int * 1
+    return loader.with_gil("cuThreadExchangeStreamCaptureMode"), loader.c_types()[0] * 1
 
 
 def stream_done(stream: int) -> bool:

@@ -164,6 +164,14 @@ def why_not_loaded() -> str:
 
 
 @functools.cache
+def c_types() -> Any:
+    """Return ``c_int``, ``c_void_p`` and ``byref``: kept, as no import works at a program's end."""
+    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
+
+    return ctypes.c_int, ctypes.c_void_p, ctypes.byref
+
+
+@functools.cache
 def with_gil(call: str) -> Any:
     """Return a function of the driver that lets no other thread run meanwhile.
 
@@ -186,11 +194,10 @@ def driver_version() -> int:
 
     The driver is asked without the bindings, which may not start if they are too new for it.
     """
-    import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
-
-    version = ctypes.c_int()
+    c_int, _, byref = c_types()
+    version = c_int()
     try:
-        code = without_gil("cuDriverGetVersion")(ctypes.byref(version))
+        code = without_gil("cuDriverGetVersion")(byref(version))
     except (AttributeError, OSError):  # not every file of that name is a driver
         return 0
     return 0 if code else version.value

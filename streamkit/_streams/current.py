@@ -229,8 +229,6 @@ class use:  # noqa: N801 - used as a function
         __exit__ = open_scopes.leave  # the scope that was entered under this key
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        try:
-            if self._is_unentered and not is_finalizing():
-                refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")
-        except AttributeError:  # unset where an argument was refused
-            pass
+        # it is unset where an argument was refused
+        if getattr(self, "_is_unentered", False) and not is_finalizing():
+            refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")

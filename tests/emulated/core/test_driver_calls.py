@@ -13,6 +13,7 @@ NO_WORK = {
              "cuStreamGetAttribute", "cuStreamIsCapturing", "cuStreamGetCaptureInfo"},
     "sets what is no work": {"cuStreamSetAttribute", "cuStreamCopyAttributes",
                              "cuStreamUpdateCaptureDependencies", "cuStreamAttachMemAsync"},
+    "is deprecated since CUDA 4": {"cuLaunchGridAsync"},
     "moves memory that stays the same": {"cuMemPrefetchAsync", "cuMemPrefetchBatchAsync",
                                          "cuGraphUpload"},
 }  # fmt: skip
