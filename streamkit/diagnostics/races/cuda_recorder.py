@@ -75,8 +75,9 @@ class CudaRaceRecorder:
 
     def _notice(self) -> None:
         """Note the names at the lines where the threads are now, soon after calls from new ones."""
-        for frame in sys._current_frames().values():  # noqa: SLF001 - of all threads
-            users = places.users_around(frame)
+        # one of the frames is this function's: a variable for it here would keep it, and with it
+        # all that called it and their variables, until the garbage is collected
+        for users in map(places.users_around, sys._current_frames().values()):  # noqa: SLF001
             if users is not None and (users.f_code, users.f_lineno) not in self._noticed:
                 self._noticed.add((users.f_code, users.f_lineno))
                 self._note_names(users)

@@ -76,7 +76,7 @@ class RaceRecorder(HostRecorder):
         self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
         """The scopes in which operators ran, by their orders."""
-        self.watched: set[str] = set()  # the libraries that told their operators
+        self.told: set[str] = set()  # the libraries that told their operators
         self.counted: Counter[tuple[str, bool]] = Counter()
         """The operators that are no part of an understood function, by names and ``is_known``."""
         self.limit: int = LIMIT
@@ -192,7 +192,6 @@ class RaceRecorder(HostRecorder):
                 if not thread.is_watched:
                     thread.is_watched = True
                     until.callback(vars(thread).update, is_watched=False)
-                self.watched.add(library)
                 until.enter_context(watch(functools.partial(self._tell, library)))
 
     @contextmanager
@@ -217,6 +216,7 @@ class RaceRecorder(HostRecorder):
         thread = self._thread
         if thread.is_reading:
             return
+        self.told.add(library)
         order, stream, around, caller = thread.running[-1]
         for scope in open_scopes.of_thread():
             if scope is around:

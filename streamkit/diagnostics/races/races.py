@@ -164,7 +164,7 @@ def _complete(
         missing_call=describer.missing_call,
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
-    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.watched)]
+    unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.told)]
     unseen *= bool(given or recorder.counted)
     works = chain(_counted(recorder, given), recorder.counted.elements(), on_cuda.works)
     coverage = coverage_of(works, (*unseen, *on_cuda.unseen))

@@ -29,7 +29,8 @@ def group(tmp_path_factory, primary_context):
     one = torch.ones(1, device=here)
     dist.all_reduce(one.mul_(2), async_op=True).wait()
     one.copy_(torch.ones_like(one))
-    torch.cuda.synchronize()
+    with sk.use(sk.new_stream()):  # Warp begins, which takes seconds on a busy machine
+        torch.cuda.synchronize()
     yield
     dist.destroy_process_group()
 
@@ -267,7 +268,8 @@ address = summed.data_ptr()
 del summed, future
 gc.collect()
 sk.new_stream()
-for _ in range(40):  # NCCL's thread lets go of what it has reduced a little later
+for _ in range(40):  # NCCL lets go of what it has reduced at a later call
+    dist.all_reduce(torch.ones(1, device="cuda"))
     blocks = [one for found in torch.cuda.memory_snapshot() for one in found["blocks"]]
     states = [one["state"] for one in blocks if one["address"] == address]
     if states != ["active_allocated"]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import struct
+import weakref
 from typing import get_args
 
 import pytest
 
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.races.cuda_races import _CudaReader  # each kind has a meaning
+from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder  # CUPTI calls it on a GPU
 from streamkit.diagnostics.races.memory_use import (
     LaunchReader,  # as the next
     WorkReader,  # it reads calls that are made up here
@@ -416,3 +419,18 @@ def test_the_numbers_of_the_calls_are_told_apart():
         ("cuLaunchKernel", False), ("cuLaunchKernel", True), ("cuCtxSynchronize", False),
     }  # fmt: skip
     assert (CALLS[307].fields.size, CALLS[307].stream) == (64, 40)
+
+
+def test_a_notice_of_new_lines_keeps_no_variable_alive():
+    """As of Warp's ``zeros``, whose array lived on after the program had dropped it."""
+
+    def library():
+        array = {1}
+        CudaRaceRecorder({})._notice()
+        return weakref.ref(array)
+
+    gc.disable()
+    try:
+        assert library()() is None
+    finally:
+        gc.enable()
