@@ -197,13 +197,14 @@ class RaceRecorder(HostRecorder):
     @contextmanager
     def _watched(self, step: WatchedStep) -> Generator[None]:
         """Watch while a step runs, in the thread that runs it."""
-        running, inside = self._thread.running, (step.stream, next(open_scopes.of_thread(), None))
+        running, stream = self._thread.running, step.stream
+        around = next(open_scopes.of_thread(), None)
         if step.kind == "scope":  # which tells itself what it moves
-            inside = running[-1][1:3]
+            _, stream, around, _ = running[-1]
         with ExitStack() as watching:
             self._watch(watching)
             self._keep()
-            running.append((step.order, *inside, _caller()))
+            running.append((step.order, stream, around, _caller()))
             try:
                 yield
             finally:
