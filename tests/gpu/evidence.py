@@ -8,10 +8,11 @@ python tests/gpu/evidence.py --out FILE -- -x    elsewhere, and with options for
 python tests/gpu/evidence.py --merge FILE        put such a record into the one of the repository
 
 A file is stale once the meaning of what it reaches has changed: tests/support/meaning.py. What runs
-is the checkout around this file, wherever else a streamkit is installed. The check needs neither a
-GPU nor the libraries. Besides 0 it exits with 4 if all is of this source, and a machine had one GPU
-or not every consumer, with 3 if files are stale and the rest is sound, with 1 if a case failed or
-was skipped for another reason, or a file has no entry, with 2 if it cannot tell.
+is the checkout around this file, wherever else a streamkit is installed. The check needs the group
+``test`` of pyproject.toml, and neither a GPU nor the libraries. Besides 0 it exits with 4 if all is
+of this source, and a machine had one GPU or not every consumer, with 3 if files are stale and the
+rest is sound, with 1 if a case failed or was skipped for another reason, or a file has no entry,
+with 2 if it cannot tell.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def check() -> int:
     try:
         now = meanings()
     except ModuleNotFoundError as missing:
-        print(f"the record cannot be compared: {missing}")
+        print(f"the record cannot be compared: {missing}. Run: pip install --group test")
         return CANNOT_TELL
     record = read(RECORD)
     print(f"{share(record, now)} are of this source")
