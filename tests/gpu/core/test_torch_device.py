@@ -137,8 +137,8 @@ def work():
     assert before == (0, stream.context if {run!r} == "work()" else 0)
     with stream:
         x.add_(1)
-    assert (torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])) == before
-    assert not has_context(0)
+    after = torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])
+    assert after == before and not has_context(0), after
     assert place() == 0
     assert has_context(0)
 

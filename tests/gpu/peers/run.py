@@ -8,8 +8,9 @@ Each file runs in five processes at the same time, one for each mode, because wh
 does changes what a race does: as it is; on a non-blocking stream of torch's, which is the control;
 in a scope of StreamKit's on such a stream; inside ``audit()``; inside ``races()``. The table has
 the tests that end otherwise than as they are, or that ``races`` accuses, with the reason that
-``reasons.toml`` gives. A test in a scope that ends so on the control too is not among them. The
-exit status is 1 if one has no reason, and 3 if files are left.
+``reasons.toml`` gives. A test in a scope that ends so on the control too is not among them. A file
+that reaches its limit in any mode is named, and left. The exit status is 1 if a difference has no
+reason, and 3 if files are left.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,8 +124,8 @@ def ends_of(told, status):
 
 
 def run_file(file, limit):
-    """Return by mode how each test of a file ended."""
-    found, started = {}, {}
+    """Return by mode how each test of a file ended; None if one mode reached the limit."""
+    found, started, late = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
         for mode in MODES:
             told = Path(folder, mode)
@@ -139,9 +141,13 @@ def run_file(file, limit):
                 status = process.wait(max(end - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 process.kill()
-                status = f"over {limit} s, {process.wait()}"
+                status = process.wait()
+                late.append(mode)
             found[mode] = ends_of(told, status)
-    return found
+    for mode in late:
+        last = [test for test, how in found[mode].items() if how.startswith("process")]
+        print(f"{file} reached the limit of {limit:g} s in {mode}: {last}", flush=True)
+    return None if late else found
 
 
 def end_of(found, mode, test):
@@ -187,6 +193,7 @@ def main():
     parser.add_argument("names", nargs="*", help="a library, or files by library and name")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=120, help="seconds of a file")
+    parser.add_argument("--jobs", type=int, default=1, help="files at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no file begins")
     asked, end = parser.parse_args(), time.monotonic()
     end += asked.seconds
@@ -195,13 +202,18 @@ def main():
     table = json.loads(asked.out.read_text()) if asked.out.exists() else {"files": {}, "rows": []}
     wanted = {name: file for name, file in suite().items()
               if not asked.names or {name, name.partition("/")[0]} & {*asked.names}}  # fmt: skip
-    for name, file in wanted.items():
-        if name in table["files"] or time.monotonic() + asked.limit > end:
-            continue
-        found = run_file(file, asked.limit)
-        table["files"][name] = {mode: len(ends) for mode, ends in found.items()}
-        table["rows"] += differences(name, found, reasons)
-        asked.out.write_text(json.dumps(table, indent=1))
+    names = [name for name in wanted if name not in table["files"]]
+
+    def run(name):
+        in_time = time.monotonic() + asked.limit < end
+        return run_file(wanted[name], asked.limit) if in_time else None
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for name, found in zip(names, pool.map(run, names), strict=True):
+            if found is not None:
+                table["files"][name] = {mode: len(ends) for mode, ends in found.items()}
+                table["rows"] += differences(name, found, reasons)
+                asked.out.write_text(json.dumps(table, indent=1))
     faults = [row for row in table["rows"] if row["reason"] is None]
     for row in faults:
         print(f"{row['test']} in {row['mode']}: {row['seen']} (as it is: {row['as it is']})")
