@@ -117,10 +117,9 @@ def graphed(  # noqa: PLR0913 - options, each by its name
     first call and the graph.
 
     Safe to call from any thread. Without ``copy`` results are the graph's memory until its next
-    launch, which waits for the present end of the stream of the launch before: what was read there
-    by then is right. A thread that launches between another's launch and its use of the result
-    needs ``copy=True``. Results have no gradients, so ``fn`` itself has to call ``backward``. On a
-    host stream and inside another capture ``fn`` is run.
+    launch, by whatever thread. That waits for the present end of the stream of the launch before:
+    what was read there by then is right. Results have no gradients, so ``fn`` itself has to call
+    ``backward``. On a host stream and inside another capture ``fn`` is run.
 
     The function raises, beside the errors of ``fn``: TypeError for an array of the host, because a
     graph would keep the values of the capture, and for a value that can be neither hashed nor
@@ -130,10 +129,10 @@ def graphed(  # noqa: PLR0913 - options, each by its name
     Args:
         fn: What to call and capture; None where the decorator has options.
         max_graphs: How many graphs are held; a new one takes the place of the least recently used.
-        copy: Copy arguments in and results out, in order, so that the function can be called like
-            ``fn``: from any thread, on any stream, any number of calls at once, and results are the
-            caller's. Addresses do not count. What ``fn`` writes into arguments is copied back;
-            ValueError if two of them overlap, TypeError for an array that no adapter copies.
+        copy: Copy arguments in and results out, in order, so that several threads and streams can
+            call the function at once, and results are the caller's. Addresses do not count. What
+            ``fn`` writes into arguments is copied back; ValueError if two of them overlap,
+            TypeError for an array that no adapter copies.
         stream: Where all its graphs are launched. None: on the stream of the scope around the call,
             else in order with all libraries.
         weights: Let the addresses of parameters and buffers count, of each module that ``fn`` is,

@@ -259,10 +259,9 @@ def token_from_bytes(data: bytes) -> ArrayToken | EventToken:
 def open_event(token: EventToken) -> CudaEvent:
     """Return the event of another process, or of this one, from what ``event.export()`` gave.
 
-    A stream of any library and device waits for it by ``s.wait(event)``: for its last record then.
-    A wait that is queued before the other process records it holds for the record before, or for
-    nothing. So the message that it was recorded has to come first. It can be recorded here too.
-    If that process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
+    A stream of any library and device waits for it by ``s.wait(event)``: for the record of which
+    the other process has told before, as ``export`` says. It can be recorded here too. If that
+    process is killed meanwhile, the stream waits for ever, because CUDA does not notice.
 
     Args:
         token: As it came, by pickle or as bytes through ``streamkit.processes.token_from_bytes``.
