@@ -104,12 +104,6 @@ def test_of_a_class_that_derives_from_stream_nothing_else_is_an_instance(stream)
     assert not isinstance(5, Other)
 
 
-def test_the_names_that_are_looked_at_are_the_protocols_members():
-    for protocol, names in LOOKED_AT:
-        abstract = set(protocol.__abstractmethods__)
-        assert abstract == names
-
-
 def test_the_capabilities_are_checked_by_name(monkeypatch):
     class Partial:
         name, api = "x", 1
