@@ -153,7 +153,7 @@ class Scoped:
         """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
         plans = self._plans if closable is None else closable.plans
-        choice = choose(libraries)  # initialises libraries, on the device that is current
+        choice = choose(libraries)  # initialises libraries, on a device in use
         kept: Plan | None = plans.get(libraries)
         if kept is not None and kept.choice is choice:
             return kept
