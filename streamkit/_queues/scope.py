@@ -300,8 +300,6 @@ class CudaScope:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
-        if devices and not context:  # what put a device back may have made its context current
-            self.set_context(lost, context)
 
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None
