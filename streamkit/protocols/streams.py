@@ -102,7 +102,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """Let work submitted from now on run after any library's stream, event or work.
 
         Never blocks the host, except inside ``with s:`` of a host stream, whose body is the queue's
-        running item.
+        running item. Each has a call of its own: ``t.wait(a)``, ``t.wait(b)``.
 
         Args:
             other: A stream, for all that was submitted to it so far; an event, for its last

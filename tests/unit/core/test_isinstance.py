@@ -61,11 +61,6 @@ def test_anything_else_is_no_instance(obj, protocol):
     assert not isinstance(obj, protocol)
 
 
-def test_an_object_without_the_names_is_none_without_being_read():
-    assert not isinstance(exploding({"x"})(), sk.Stream)
-    assert not isinstance(exploding({"x"})(), sk.Event)
-
-
 def test_names_of_the_instance_count_too():
     obj = type("Bag", (), {"__enter__": explode, "__exit__": explode})()
     assert not isinstance(obj, sk.Stream)
