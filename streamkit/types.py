@@ -10,8 +10,8 @@ from streamkit._streams.event import CudaEvent
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream
-from streamkit._streams.then import Outcome
 from streamkit.protocols import Graph
+from streamkit.protocols.outcomes import Outcome
 
 __all__ = [
     "CudaEvent",

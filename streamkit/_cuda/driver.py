@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _NOT_READY = 600
-CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
+_CAPTURE_IMPLICIT, _CAPTURE_BROKEN = 906, 2
 _NONBLOCKING_FLAG = 1
 _RELAXED = 2
 _EXCHANGE = "cuThreadExchangeStreamCaptureMode"
@@ -292,18 +292,19 @@ def stream_is_nonblocking(stream: int) -> bool:
     return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
-def capture_id(stream: int) -> int | None:
+def capture_id(stream: int, told: tuple[int, int] | None = None) -> int | None:
     """Return the id of the capture on this stream, None if it does not capture.
 
     For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
-    makes every question about the legacy stream illegal.
+    makes every question about the legacy stream illegal. ``told`` is what ``capture_question`` has
+    told: an error's code, and the answer.
     """
-    code, status = loader.cu.cuStreamIsCapturing(stream)
-    if code == CAPTURE_IMPLICIT and stream <= LEGACY:
+    code, status = told or loader.cu.cuStreamIsCapturing(stream)
+    if code == _CAPTURE_IMPLICIT and stream <= LEGACY:
         return 0
     if code:
         raise error("cuStreamIsCapturing", code)
-    return active_capture_id(stream) if status else None
+    return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
 def capture_question(stream: int) -> tuple[Callable[[], int], bytearray]:
@@ -325,11 +326,6 @@ def end_broken_capture(stream: int) -> None:
     """
     if int(ask("cuStreamIsCapturing", stream)) == _CAPTURE_BROKEN:
         loader.cu.cuStreamEndCapture(stream)  # returns that it was broken, or began elsewhere
-
-
-def active_capture_id(stream: Any) -> int:
-    """Return the id of the capture in which this stream takes part."""
-    return int(ask("cuStreamGetCaptureInfo", stream)[1])
 
 
 class beside_captures:  # noqa: N801 - used as a function

@@ -99,6 +99,8 @@ def _look_again() -> None:
 
 def _has_cuda(adapter: CurrentStream) -> bool:
     device = driver.current_device()
+    if not driver.current_context():  # to ask must make none on a device that nobody uses
+        device = min([*driver.device_of.values()], default=device)
     try:
         driver.call_in(driver.primary_context(device), adapter.current, device)
     except errors.NoDeviceError:

@@ -37,11 +37,7 @@ def check_thread(queue: QueueRecord, what: object) -> None:
 
 
 def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
-    """Return the id of the capture in which the queue takes part, None if it is in none.
-
-    0 for a legacy stream about which a capture makes every question illegal. ``current`` is as for
-    ``wait_queue``.
-    """
+    """Return ``driver.capture_id`` of the queue. ``current`` is as for ``wait_queue``."""
     question = queue.capture_question
     if question is None:
         question = queue.capture_question = driver.capture_question(queue.handle)
@@ -49,12 +45,8 @@ def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
         raise messages.forked()
     ask, captures = question
     code = ask() if current or queue.handle > PER_THREAD else driver.ensure_in(queue.context, ask)
-    if code:
-        if code == driver.CAPTURE_IMPLICIT and queue.handle == LEGACY:
-            return 0
-        raise driver.error("cuStreamIsCapturing", code)
-    # what another thread has asked meanwhile is a later answer about the same stream
-    return driver.active_capture_id(queue.handle) if captures[0] else None
+    captured = captures[0]  # or a later answer, if another thread has asked meanwhile
+    return driver.capture_id(queue.handle, (code, captured)) if code or captured else None
 
 
 def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:

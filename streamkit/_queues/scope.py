@@ -153,7 +153,7 @@ class Scoped:
         """Return the plan for the libraries that are loaded by now."""
         queue, closable = self._live(), self._closable
         plans = self._plans if closable is None else closable.plans
-        choice = choose(libraries)  # initialises libraries, on the device that is current
+        choice = choose(libraries)  # initialises libraries, on a device in use
         kept: Plan | None = plans.get(libraries)
         if kept is not None and kept.choice is choice:
             return kept
@@ -300,8 +300,6 @@ class CudaScope:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
-        if devices and not context:  # what put a device back may have made its context current
-            self.set_context(lost, context)
 
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None

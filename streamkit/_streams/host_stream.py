@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from typing import ParamSpec, Self, TypeVar
 
     from streamkit._streams.host_queue import Item
-    from streamkit._streams.then import HostThenCalls, Outcome
+    from streamkit._streams.then import HostThenCalls
     from streamkit.protocols import EventLike, StreamLike, WorkLike
+    from streamkit.protocols.outcomes import Outcome
 
     P = ParamSpec("P")
     T = TypeVar("T")

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     from streamkit._queues.points import Point
-    from streamkit._streams.then import Outcome
     from streamkit.protocols import Adapter, EventLike, ForeignStream, Queue, StreamLike, WorkLike
+    from streamkit.protocols.outcomes import Outcome
     from streamkit.protocols.queues import QueueRecord
 
     P = ParamSpec("P")

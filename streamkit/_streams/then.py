@@ -12,7 +12,6 @@ import functools
 import logging
 import threading
 from concurrent import futures
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -23,9 +22,11 @@ from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
 from streamkit._support import locks, messages, reports, workers
 from streamkit._support.reports import Failure
 from streamkit.errors import ForkedProcessError
+from streamkit.protocols.outcomes import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
     from streamkit._queues.points import Reached
@@ -41,23 +42,21 @@ _log = logging.getLogger("concurrent.futures")
 # -- the future -------------------------------------------------------------------------------
 
 
-class Outcome(Future[T]):
-    """The future that ``then`` of a stream returns: of ``concurrent.futures``, and awaitable.
+class ThenOutcome(Outcome[T]):
+    """The future of a function given to ``then``.
 
-    An error of the future that no code asks for is reported through ``sys.unraisablehook``.
+    A wait for the future is a wait for a mark, which is reached when the future is done. So a
+    circle of threads that wait is seen, and an engine runs the work for which they wait.
     """
-
-    # A wait for the future is a wait for a mark, which is reached when the future is done. So a
-    # circle of threads that wait is seen, and an engine runs the work for which they wait.
 
     _failure: Failure | None = None
     _thread = 0  # the thread that calls the function
     _mark: QueueEnd | None = None  # made by the first wait
     step: object = None  # the step of the function, for recorders
 
-    def __init__(self, queue: Any) -> None:  # a WorkQueue, which is no public name
+    def __init__(self, queue: WorkQueue) -> None:
         super().__init__()
-        self._queue: WorkQueue = queue
+        self._queue = queue
 
     @property
     def _end(self) -> QueueEnd:
@@ -101,11 +100,6 @@ class Outcome(Future[T]):
         super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Suspend an asyncio task until the function has been called; return its result.
-
-        As with asyncio's own futures, cancelling the task cancels this future too: a function that
-        has not begun is not called then. ``asyncio.shield`` prevents that.
-        """
         import asyncio  # noqa: PLC0415 - slow to import; where a loop runs it is imported already
 
         if not super().done():
@@ -149,15 +143,15 @@ class _ThenCall(Function):
         self.what, self._call = what, call
         self.mark: QueueEnd | None = None  # of a host stream: the item before waits for it
         self.failed: Exception | None = None  # the error of a CUDA stream's work before
-        self.future: Outcome[Any] = Outcome(queue)
+        self.future: ThenOutcome[Any] = ThenOutcome(queue)
 
     def __call__(self) -> None:
         """Call the function, unless its future was cancelled or the work before failed."""
-        future: Outcome[Any] = self.future
+        future: ThenOutcome[Any] = self.future
         failed: Failure | BaseException | None = None
         try:
             failed = self.failed if self.mark is None else self.mark.failure
-            future._thread = threading.get_ident()  # noqa: SLF001 - the class is public
+            future._thread = threading.get_ident()  # noqa: SLF001 - users hold it
             if not future.set_running_or_notify_cancel():
                 return
             result = None
@@ -190,7 +184,7 @@ class _ThenCalls(WorkQueue):
         super().__init__(name, title)
         _all.add(self)
 
-    def futures(self) -> list[Outcome[Any]]:
+    def futures(self) -> list[ThenOutcome[Any]]:
         """Return the futures of all functions that have not ended."""
         return [item.future for item in list(self._pending) if isinstance(item, _ThenCall)]
 
@@ -201,7 +195,7 @@ _all: WeakSet[_ThenCalls] = WeakSet()
 def _refuse_all() -> None:
     for calls in list(_all):
         for future in calls.futures():
-            future._refuse()  # noqa: SLF001 - the class is public
+            future._refuse()  # noqa: SLF001 - users hold it
 
 
 locks.in_child(_refuse_all)

@@ -14,7 +14,7 @@ else:
 
 KindT = TypeVar("KindT", bound=type)
 
-_made_by: dict[type, str] = {}  # by protocol, the functions that return its objects
+_made_by: dict[object, str] = {}  # by protocol, the functions that return its objects
 
 _ABSENT = object()
 
@@ -41,9 +41,9 @@ class StaticProtocol(ProtocolMeta):
             return False
         import inspect  # noqa: PLC0415 - slow to import, and seldom needed
 
-        members = cls.__dict__.get("_members", ())
-        return bool(members) and all(
-            inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT for name in members
+        return cls in _made_by and all(
+            inspect.getattr_static(instance, name, _ABSENT) is not _ABSENT
+            for name in cls.__abstractmethods__
         )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from streamkit._support.classes import StaticProtocol, made_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from concurrent.futures import Future
     from contextlib import AbstractContextManager
     from typing import ParamSpec, Self, TypeVar
+
+    from streamkit.protocols.outcomes import Outcome
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -29,11 +30,6 @@ class Stream(Protocol, metaclass=StaticProtocol):
     """
 
     __slots__ = ()
-
-    _members: ClassVar[tuple[str, ...]] = (
-        "handle", "device", "device_id", "id", "closed", "done", "record", "wait", "sync", "to",
-        "submit", "then", "keep", "close", "__enter__", "__exit__", "__await__",
-    )  # fmt: skip
 
     if TYPE_CHECKING:  # the function is streamkit.from_handle, set where that is defined
 
@@ -106,7 +102,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """Let work submitted from now on run after any library's stream, event or work.
 
         Never blocks the host, except inside ``with s:`` of a host stream, whose body is the queue's
-        running item.
+        running item. Each has a call of its own: ``t.wait(a)``, ``t.wait(b)``.
 
         Args:
             other: A stream, for all that was submitted to it so far; an event, for its last
@@ -167,7 +163,7 @@ class Stream(Protocol, metaclass=StaticProtocol):
         """Call ``fn`` as this stream's work. The arguments are those of ``CudaStream.submit``."""
 
     @abstractmethod
-    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def then(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
         """Call ``fn`` after all work so far. The arguments are those of ``CudaStream.then``."""
 
     @abstractmethod
@@ -200,10 +196,6 @@ class Event(Protocol, metaclass=StaticProtocol):
     """
 
     __slots__ = ()
-
-    _members: ClassVar[tuple[str, ...]] = (
-        "handle", "device", "done", "sync", "to", "close", "__sub__", "__await__",
-    )  # fmt: skip
 
     @property
     @abstractmethod
@@ -278,11 +270,6 @@ class Graph(Protocol, metaclass=StaticProtocol):
 
     Methods may be called from any thread, but ``section``, which is for inside the block.
     """
-
-    _members: ClassVar[tuple[str, ...]] = (
-        "stream", "nodes", "closed", "launch", "upload", "section", "keep", "to_dot", "to_svg",
-        "close",
-    )  # fmt: skip
 
     @property
     @abstractmethod
@@ -469,8 +456,7 @@ EventLike = (
 """Any object that ``streamkit.wrap_event`` takes: any library's event."""
 
 WorkLike = _HasFuture | _HasValue  # a future of Python has no ``value``
-"""Work that ``Stream.wait`` takes beside streams and events: of torch.distributed, or a future of
-torch's."""
+"""Work that ``Stream.wait`` takes: of torch.distributed, or a future of torch's."""
 
 ArrayLike = _SupportsDlpack | _SupportsCudaArrayInterface
 """Any object that ``streamkit.handoff`` takes: any library's array."""

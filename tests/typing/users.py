@@ -286,10 +286,13 @@ def ten_wrong_lines(s: sk.Stream, t: sk.Stream, x: CudaArray) -> None:
     s.then(len, x)  # type: ignore[arg-type]
 
 
-def what_every_stream_has(s: sk.Stream, x: CudaArray) -> None:
+async def what_every_stream_has(s: sk.Stream, x: CudaArray) -> None:
     s.submit(print_it, "x")
     s.keep(x, x)
-    assert_type(s.then(len, "x").result(), int)
+    future: Future[int] = s.then(len, "x")
+    awaitable: sk.types.Outcome[int] = s.then(len, "x")
+    assert_type(await s.then(len, "x"), int)
+    assert_type(future.result() + await awaitable, int)
 
 
 def print_it(text: str) -> None: ...

@@ -132,13 +132,16 @@ def test_device_0_is_given_no_context_by_a_scope_on_device_1(run):
     done = run_program(f"""{START}
 x, stream = torch.ones(3, device="cuda:1"), sk.wrap(torch.cuda.Stream(1))
 
+def where():
+    return int(driver.cuCtxGetCurrent()[1]), torch.cuda.current_device(), has_context(0)
+
 def work():
-    before = torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])
-    assert before == (0, stream.context if {run!r} == "work()" else 0)
+    before = where()
+    assert before == (stream.context if {run!r} == "work()" else 0, 0, False), before
     with stream:
         x.add_(1)
-    after = torch.cuda.current_device(), int(driver.cuCtxGetCurrent()[1])
-    assert after == before and not has_context(0), after
+    after = where()
+    assert after == before, (before, after)
     assert place() == 0
     assert has_context(0)
 

@@ -61,11 +61,6 @@ def test_anything_else_is_no_instance(obj, protocol):
     assert not isinstance(obj, protocol)
 
 
-def test_an_object_without_the_names_is_none_without_being_read():
-    assert not isinstance(exploding({"x"})(), sk.Stream)
-    assert not isinstance(exploding({"x"})(), sk.Event)
-
-
 def test_names_of_the_instance_count_too():
     obj = type("Bag", (), {"__enter__": explode, "__exit__": explode})()
     assert not isinstance(obj, sk.Stream)
@@ -102,12 +97,6 @@ def test_of_a_class_that_derives_from_stream_nothing_else_is_an_instance(stream)
 
     assert not isinstance(stream, Other)
     assert not isinstance(5, Other)
-
-
-def test_the_names_that_are_looked_at_are_the_protocols_members():
-    for protocol, names in LOOKED_AT:
-        abstract = set(protocol.__abstractmethods__)
-        assert abstract == names
 
 
 def test_the_capabilities_are_checked_by_name(monkeypatch):
