@@ -301,15 +301,14 @@ def remember(
     """
     if not traits.has_streams or not isinstance(native, traits.stream_class or object):
         return
-    if traits.streams_are_values:
-        if not hasattr(native, "_streamkit_queue"):  # else the two would hold each other
-            queue.note_view(adapter.name, lambda: native)
-    elif queue.permanent and made:
-        queue.note_view(adapter.name, lambda: native)
-    else:
-        # handles of cuda.bindings take no weak references, and are cheap to make
-        with contextlib.suppress(TypeError):
-            queue.note_view(adapter.name, weakref.ref(native))
+    if traits.streams_are_values and hasattr(native, "_streamkit_queue"):
+        return  # else the two would hold each other
+    is_kept = traits.streams_are_values or (queue.permanent and made)
+    try:
+        view = (lambda: native) if is_kept else weakref.ref(native)
+    except TypeError:  # handles of cuda.bindings take no such references, and are cheap to make
+        return
+    queue.note_view(adapter.name, view)
 
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:

@@ -162,11 +162,6 @@ class OpenedEvent(InterprocessEvent):
         return found.handle
 
 
-def create_interprocess(context: int) -> InterprocessEvent:
-    """Return a new event of a context that other processes can open."""
-    return InterprocessEvent(events.create(context, timing=False, interprocess=True))
-
-
 # -- spare events -------------------------------------------------------------------------------
 
 _MOST_SPARE = 256  # of one kind, in one context
@@ -214,6 +209,6 @@ def give_back(event: OwnedEvent, spare: list[OwnedEvent]) -> None:
 
     An event of a captured graph must never come here: each launch waits for its last record.
     """
-    is_quick = event.serves or event.context not in driver.device_of  # see ``take_event``
-    if is_quick and len(spare) < _MOST_SPARE:
-        spare.append(event)
+    if len(spare) < _MOST_SPARE:
+        # events are taken from the end, and those without cuda.core's object slow a wait
+        spare.insert(len(spare) if event.serves else 0, event)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
-from streamkit._queues import identity, loaded_libraries, ordering, registry
+from streamkit._queues import identity, lifetime, loaded_libraries, ordering, registry
 from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave
 from streamkit._support import messages
 from streamkit.protocols import Binding
@@ -32,7 +32,6 @@ Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None fo
 Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' devices beside it
 
 _modules = sys.modules.keys()
-
 
 # stands for each library that a scope of fewer than three lacks; the calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, lambda: True, lambda: None, told_outside=True)
@@ -79,9 +78,9 @@ class Plan:
         view = stream._view  # noqa: SLF001 - of this module
         bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
-        self.count = len(bindings)
         columns = zip(*bindings, strict=True)
         self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
+        self.moves = (*self.saves, *self.enters) if len(bindings) == WRITTEN_OUT else None
         keeps_device, told_outside = map(all, traits)
         nothing: dict[str, int] = {}
         self.previous = None if keeps_device else (self.context, nothing)
@@ -159,11 +158,7 @@ class Scoped:
             return kept
         before = driver.current_context()
         try:
-            if before != queue.context:
-                driver.set_context(queue.context)
-            plan = Plan(self, queue, choice)
-            if driver.current_context() != before:
-                driver.set_context(before)
+            plan = driver.ensure_in(queue.context, Plan, self, queue, choice)
         except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
             raise
@@ -200,7 +195,7 @@ class Scoped:
             return self
         if loader.is_forked:
             raise messages.forked()
-        scope.open, scope.before = 0, None
+        scope.open, scope.before, moves = 0, None, plan.moves
         try:
             is_here = plan.moves_trackers and plan.ask_context() == plan.context
         except Exception:  # noqa: BLE001 - an error of a library: the driver answers then
@@ -212,17 +207,16 @@ class Scoped:
             if ordered:
                 scope.wait_for_others()
             # all are saved before any is moved, so that an interrupt finds what undoes each move
-            if plan.count == WRITTEN_OUT:
-                save_one, save_two, save_three = plan.saves
+            if moves is not None:
+                save_one, save_two, save_three, enter_one, enter_two, enter_three = moves
                 scope.tokens = one, two, three = save_one(), save_two(), save_three()
                 scope.open = WRITTEN_OUT
-                enter_one, enter_two, enter_three = plan.enters
                 enter_one(one)
                 enter_two(two)
                 enter_three(three)
             else:
                 scope.tokens = [save() for save in plan.saves]
-                scope.open = plan.count
+                scope.open = len(plan.saves)
                 for index, enter in enumerate(plan.enters):
                     enter(scope.tokens[index])
             scopes.innermost = scope
@@ -344,26 +338,38 @@ class CudaScope:
                 ordering.wait_queue(queue, other[0], False, here)  # noqa: FBT003 - as its parameter
                 waited.append(other)
 
-    def let_others_wait(self, lost: list[str]) -> None:
+    def let_others_wait(self, lost: list[str]) -> None:  # noqa: C901 - an inner loop
         """Let the previous streams wait for the queue; note those that cannot."""
         assert self.before is not None  # noqa: S101 - for type checkers: only then it is called
         queue, others = self.before
         here = queue.context if queue.primary and not lost else 0
         own: int | None = None
         is_open = False
+        end = None  # of the queue: one record serves all that wait
         for other, native in others:
             try:
                 if not is_open:
-                    _refuse_closed(queue, None, self.stream)
+                    if not queue.permanent:
+                        _refuse_closed(queue, None, self.stream)
                     own, is_open = ordering.capture_of(queue, here), True
-                _refuse_closed(other, native, native)
+                if not other.permanent:
+                    _refuse_closed(other, native, native)
                 capture = ordering.capture_of(other, here)
-                if capture == own:  # else it would take one into the capture of the other
+                # in one capture or none; else it would take one into the capture of the other
+                if capture == own and here and queue.core is not None and other.core is not None:
+                    if end is None:
+                        event = lifetime.take_event(queue)
+                        queue.core.record(event.core)
+                        end = event
+                    other.core.wait(end.core)
+                elif capture == own:
                     ordering.wait_queue(other, queue, False, here)  # noqa: FBT003 - as above
                 elif own is None and capture == 0:
                     lost.append(f"the order after {self.stream!r} ({_illegal(other)})")
             except Exception as error:  # noqa: BLE001 - the others must wait all the same
                 lost.append(f"the order after {self.stream!r} ({error})")
+        if end is not None:
+            queue.wait_events.append(end)
 
 
 def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
@@ -371,7 +377,7 @@ def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:
 
     A stream of cuda.core lives as long as any of its objects, such as the queue's own.
     """
-    for owner in () if queue.permanent or queue.is_default else (queue.owner, native):
+    for owner in () if queue.is_default else (queue.owner, native):
         if owner is None or (queue.core is not None and isinstance(owner, type(queue.core))):
             continue
         if identity.has_closed(owner, queue):

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 from streamkit import errors
 from streamkit._cuda import devices, driver, events
 from streamkit._queues import active_captures, identity, ordering, registry, trace, waits
-from streamkit._queues.lifetime import (
-    InterprocessEvent,
-    OpenedEvent,
-    OwnedEvent,
-    create_interprocess,
-)
+from streamkit._queues.lifetime import InterprocessEvent, OpenedEvent, OwnedEvent
 from streamkit._queues.points import Point
 from streamkit._streams.host_event import HostEvent
 from streamkit._streams.host_stream import HostStream
@@ -393,6 +388,7 @@ def new_event(
     ordinal = devices.ordinal_or_current(device)
     context = driver.primary_context(ordinal)
     if interprocess:
-        return CudaEvent(ordinal, create_interprocess(context))
+        handle = events.create(context, timing=False, interprocess=True)
+        return CudaEvent(ordinal, InterprocessEvent(handle))
     owned = OwnedEvent(context, timing=bool(timing))
     return CudaEvent(ordinal, owned, timing=bool(timing))

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from streamkit._cuda import driver
 from streamkit._queues import dispatcher, identity, points, trace
+from streamkit._queues.lifetime import give_back
 from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
 from streamkit._support import locks, messages, reports, workers
@@ -137,12 +138,13 @@ class ThenOutcome(Outcome[T]):
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "failed", "future", "mark"
+    __slots__ = "_call", "event", "failed", "future", "mark"
 
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: WorkQueue) -> None:
         self.what, self._call = what, call
         self.mark: QueueEnd | None = None  # of a host stream: the item before waits for it
         self.failed: Exception | None = None  # the error of a CUDA stream's work before
+        self.event: Any = None  # at the end of that work
         self.future: ThenOutcome[Any] = ThenOutcome(queue)
 
     def __call__(self) -> None:
@@ -248,6 +250,7 @@ class CudaThenCalls(_ThenCalls):
         """Have a function called after the queue's work so far; return its future."""
         call = _ThenCall(what, functools.partial(_call_in_context, queue, function), self)
         point = points.mark(queue, stream, "then")
+        call.event = point.keeps
         self.expect(call)
         if not dispatcher.watch(point, self, call):
             self.end_item(call)
@@ -258,6 +261,8 @@ class CudaThenCalls(_ThenCalls):
         """Let functions be called; the dispatcher's thread calls this."""
         for call, error in reached:
             call.failed = error
+            spare, call.event.spare = call.event.spare, None  # its end would cost more
+            give_back(call.event, spare)
         calls = [call for call, _ in reached]
         try:
             self.put(*calls)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from streamkit._cuda import devices, driver, events
 from streamkit._queues import keepalive, ordering
 from streamkit._queues.arrays import place_of
-from streamkit._queues.lifetime import create_interprocess
+from streamkit._queues.lifetime import InterprocessEvent
 from streamkit._streams.handoff import current_of_array
 from streamkit._streams.stream import CudaStream, wrap
 from streamkit._support import living_processes, messages
@@ -116,7 +116,7 @@ def share(array: ArrayLike, *, after: StreamLike | None = None, copy: bool = Fal
             )
         base, size = sharing.range_of(layout.address)
         memory = SharedMemory(sharing.number_of(base), sharing.memory_handle(base), size)
-    event = create_interprocess(queue.context)
+    event = InterprocessEvent(events.create(queue.context, timing=False, interprocess=True))
     ordering.record(event.handle, queue)
     sent = events.exported(queue.context, event.handle)
     opens = EventToken(living_processes.own_name(), devices.uuid_of(device), sent)

@@ -26,11 +26,11 @@ from streamkit._cuda import driver, events, loader, memory_pools
 from streamkit._support.locks import new_lock
 from streamkit.backends._warp import current_stream
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
+from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Binding
     from streamkit.protocols.queues import QueueRecord
 
 # Warp's native functions that free, as the last thing they do
@@ -265,7 +265,7 @@ def bind(stream: Any) -> Binding:
         finally:
             binding.leave(token)
 
-    return binding._replace(leave=leave)
+    return Binding._make((*binding[:2], leave, *binding[3:]))  # ``_replace`` takes longer
 
 
 # -- Warp's native functions ------------------------------------------------------------------

@@ -464,8 +464,8 @@ for stream in (zero, one):
 # -- order ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("shared", "edges"), [(True, 2), (False, 4)])
-def test_libraries_on_one_queue_cost_an_ordered_scope_two_edges(program, shared, edges):
+@pytest.mark.parametrize(("shared", "records", "waits"), [(True, 2, 2), (False, 3, 4)])
+def test_an_ordered_scope_ends_in_one_record(program, shared, records, waits):
     program(f"""
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import emulator
@@ -480,7 +480,8 @@ with sk.use(stream, ordered=True):
 emulator.reset_calls()
 with sk.use(stream, ordered=True):
     pass
-assert emulator.calls("cuEventRecord") == emulator.calls("cuStreamWaitEvent") == {edges}
+assert emulator.calls("cuEventRecord") == {records}
+assert emulator.calls("cuStreamWaitEvent") == {waits}
 """)
 
 
