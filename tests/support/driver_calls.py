@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ class Calls:
             self.half(site, name, *fields, code=code)
 
 
+class Noted:
+    """A listener, and what was noted for it."""
+
+    def __init__(self, subscription, notice=None):
+        self._subscription, self._listener = subscription, subscription.open(notice)
+
+    def __call__(self, *, streams=False):
+        """End, and return the facts; those of streams that were met only if that is wanted."""
+        facts, lost = self._subscription.close(self._listener)
+        assert lost == 0
+        return [fact for fact in facts if fact.call or streams]
+
+
 def made(folder):
     """Return calls; skip the test where there is no compiler or no recorder."""
     try:
@@ -79,14 +93,9 @@ def made(folder):
 def two_threads(calls):
     """One waits for the GIL while it has CUDA's lock, the other one has the GIL and wants it."""
     listener = recorder.subscription.open()
-    free, held = (
-        threading.Thread(target=one.call_often, args=(RECORD, calls.fields, 2000))
-        for one in (calls.free, calls.held)
-    )
-    for thread in (free, held):
-        thread.start()
-    for thread in (free, held):
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(calls.free.call_often, RECORD, calls.fields, 2000)
+        pool.submit(calls.held.call_often, RECORD, calls.fields, 2000)
     facts, lost = recorder.subscription.close(listener)
     print(sum(one.call == RECORD for one in facts), lost)
 

@@ -10,7 +10,6 @@ import ctypes
 import itertools
 import struct
 import sys
-import sysconfig
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,8 @@ _LAYOUTS = {
     (3, 11): (56, 8, 32, 56, 48, 69, 184, 168, 112, 136, 72, 32, 48, 72, 32),
     (3, 12): (56, 0, 0, 56, 8, 70, 192, 176, 112, 136, 68, 32, 40, 56, 32),
     (3, 13): (72, -1, 0, 56, 8, 70, 200, 184, 112, 136, 68, 32, 40, 56, 32),
+    (3, 14): (72, -1, 0, 56, 8, 74, 208, 192, 112, 136, 68, 32, 40, 56, 32),
+    (3, 15): (72, -1, 0, 56, 8, 74, 208, 192, 112, 136, 68, 32, 40, 56, 32),
 }
 _PLACE = struct.Struct("<16xqQIIQI4xi")  # which unit of a code; its file, lines and first line
 _ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
@@ -36,8 +37,7 @@ def layout() -> tuple[int, ...] | None:
         sys.implementation.name == "cpython"
         and sys.version_info.releaselevel == "final"
         and (sys.maxsize, sys.byteorder) == (2**63 - 1, "little")
-        and not hasattr(sys, "gettotalrefcount")  # a debug build
-        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and not sys.abiflags  # "d" of a debug build, "t" of one without the GIL
     )
     return _LAYOUTS.get(sys.version_info[:2]) if is_known else None
 

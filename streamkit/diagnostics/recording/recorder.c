@@ -263,7 +263,7 @@ static struct place *place_at(const void *code, int64_t at) {
 }
 
 /* Find the thread's frames, the innermost first; with `users` those of libraries are passed over. A
- * thread without a state of Python's has none. */
+ * thread without a state of Python's has none. From 3.14 on a bit of a code's address is a tag. */
 static int frames(struct place **found, int most, int users) {
     int count = 0;
     void *state = libraries ? python.thread_state() : NULL;
@@ -271,7 +271,7 @@ static int frames(struct place **found, int most, int users) {
     if (frame && python.of_cframe >= 0) frame = AT(frame, python.of_cframe, void *);
     for (; frame && count < most; frame = AT(frame, python.frame_previous, void *)) {
         int owner = AT(frame, python.frame_owner, char);
-        void *object = AT(frame, python.frame_code, void *);
+        void *object = (void *)(AT(frame, python.frame_code, uintptr_t) & ~(uintptr_t)1);
         if (owner >= OWNED_BY_C || !object || TYPE(object) != python.code_type) continue;
         char *units = (char *)object + python.code_units;
         int64_t at = (AT(frame, python.frame_instruction, char *) - units) / 2;

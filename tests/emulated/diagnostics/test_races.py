@@ -16,6 +16,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # it remembers that there is a device
 from streamkit._cuda import loader, memory_pools  # it may find no driver; what is said of memory
 from streamkit._queues import registry  # no library may be there
+from streamkit.diagnostics.races import cuda_recorder  # Python may show no lines
 from streamkit.diagnostics.races.races import program_races  # the command's
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
     places,
@@ -676,12 +677,18 @@ def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, ar
     assert race.count == len(idents) * (len(idents) - 1) / 2
 
 
-def test_calls_that_cannot_be_read_are_told(cupti, array):
+def test_what_python_does_not_show_and_calls_that_cannot_be_read_are_told(
+    cupti, array, monkeypatch
+):
+    monkeypatch.setattr(cuda_recorder, "has_lines", bool)
     s = sk.new_stream("cuda")
     with sk.races() as report:
         ctypes.c_uint64.in_dll(recorder.load(), "recorder_lost").value = 1
         cupti.fill(s, array)
-    assert report.coverage.missed == ("calls of the driver that could not be read",)
+    assert report.coverage.missed == (
+        "the lines of calls, which this Python does not show",
+        "calls of the driver that could not be read",
+    )
 
 
 # -- the page -----------------------------------------------------------------------------------

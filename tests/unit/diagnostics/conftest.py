@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamkit.diagnostics.recording.recorder import Subscription  # its driver is played
 from support import driver_calls
 
 
@@ -16,3 +17,9 @@ def all_calls(tmp_path_factory):
 def calls(all_calls, monkeypatch):
     all_calls.connect(monkeypatch.setattr)
     return all_calls
+
+
+@pytest.fixture
+def noted(calls):
+    """The facts so far, which ends the recording."""
+    return driver_calls.Noted(Subscription())

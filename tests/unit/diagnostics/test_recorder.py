@@ -23,28 +23,11 @@ from streamkit.diagnostics.recording.calls import (  # facts, by CUPTI's numbers
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription  # the same
 from support.cupti import NUMBER, PER_THREAD
+from support.driver_calls import Noted
 from support.queues import within
 
 CONTEXT, AT = 77, 4096
 MEMORY = (AT, 64, False, CONTEXT)  # as the driver says
-
-
-class Noted:
-    """A listener, and what was noted for it."""
-
-    def __init__(self, subscription, notice=None):
-        self._subscription, self._listener = subscription, subscription.open(notice)
-
-    def __call__(self, *, streams=False):
-        """End, and return the facts; those of streams that were met only if that is wanted."""
-        facts, _ = self._subscription.close(self._listener)
-        return [fact for fact in facts if fact.call or streams]
-
-
-@pytest.fixture
-def noted(calls):
-    """The facts so far, which ends the recording."""
-    return Noted(Subscription())
 
 
 # -- who listens --------------------------------------------------------------------------------
