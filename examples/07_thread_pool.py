@@ -6,6 +6,7 @@ A scope belongs to its thread, so the function that the worker runs enters it.
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 try:
     import numpy as np
@@ -26,22 +27,23 @@ else:
         numbers = cupy.zeros(PARTS * SIZE)
 
 
-def fill(part: int) -> None:
+def fill(part: Any, value: int) -> None:
     """Fill one part, slowly."""
     if not sk.is_available():
         time.sleep(0.02)
-    numbers[part * SIZE : (part + 1) * SIZE] = part + 1
+    part[:] = value
 
 
-def on_its_own_queue(part: int) -> sk.Stream:
+def on_its_own_queue(index: int) -> sk.Stream:
     """Let the worker's queue do the work, and return it."""
-    s = sk.new_stream(join.device, name=f"part {part}")
+    s = sk.new_stream(join.device, name=f"part {index}")
     s.wait(join)  # the array is there
+    part = numbers[index * SIZE : (index + 1) * SIZE]
     if not sk.is_available():
-        s.submit(fill, part)
+        s.submit(fill, part, index + 1)
     else:
         with sk.use(s, libraries=["cupy"]):  # each thread's own; Warp's is the process's
-            fill(part)
+            fill(part, index + 1)
     return s
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
+import gc
 import io
 import re
 import sys
@@ -65,6 +66,7 @@ def races_of(program, folder):
     name = f"program_{re.sub(r'[^a-z0-9]', '_', program.name.lower())}"
     file = folder / f"{name}.py"  # for libraries that read the source of a function
     file.write_text(program.source, encoding="utf-8")
+    gc.collect()  # freed in the block, what others left would let the host wait for the device
     module = sys.modules[name] = types.ModuleType(name)
     module.__file__ = str(file)
     try:

@@ -251,20 +251,19 @@ class Installed:
                         name,
                     )
         if len(set(majors.values())) > 1:
-            yield self._several(majors, installed.cuda_in_use(self.packages, served) or NEWEST)
-
-    def _several(self, majors: Mapping[str, int], wanted: int) -> Finding:
-        others = [name for name, major in majors.items() if major != wanted]
-        built = ", ".join(f"{name} for {self.packages[name].cuda}" for name in majors)
-        lines = "; ".join(
-            installed.replacement(_ROWS[name], self.packages[name], wanted) for name in others
-        )
-        return Finding(
-            "cuda-majors",
-            f"the libraries are built for different majors of CUDA ({built}), and each needs its "
-            "own copies of CUDA's libraries",
-            f"Install builds of one major: {lines}",
-        )
+            wanted = installed.cuda_in_use(self.packages, served) or NEWEST
+            lines = "; ".join(
+                installed.replacement(_ROWS[name], self.packages[name], wanted)
+                for name, major in majors.items()
+                if major != wanted
+            )
+            built = ", ".join(f"{name} for {self.packages[name].cuda}" for name in majors)
+            yield Finding(
+                "cuda-majors",
+                f"the libraries are built for different majors of CUDA ({built}), and each needs "
+                "its own copies of CUDA's libraries",
+                f"Install builds of one major: {lines}",
+            )
 
     def _toolkit(self, driver: Driver | None) -> Iterator[Finding]:
         """Yield the parts of the CUDA toolkit that are missing, where there is a GPU to use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections import defaultdict
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamkit.diagnostics.pictures.styles import style_of
@@ -20,26 +21,10 @@ if TYPE_CHECKING:
 
     from streamkit._cuda.graphs import Node
 
+_CSS = Path(__file__).with_name("graph.css")
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
 _NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
-_STYLE = """
-.skg text { font: 13px system-ui, sans-serif; text-anchor: middle; }
-.skg .edge { stroke: #57606a; stroke-width: 1.4; fill: none; }
-.skg .tip { fill: #57606a; }
-.skg .missing { stroke: #cf222e; stroke-width: 2; stroke-dasharray: 6 4; }
-.skg .missing-tip { fill: #cf222e; }
-.skg .other rect { fill: #e6eaee; }
-.skg .other text { fill: #1b1f24; }
-@media (prefers-color-scheme: dark) {
-  .skg .edge { stroke: #9aa4af; }
-  .skg .tip { fill: #9aa4af; }
-  .skg .missing { stroke: #ff7b72; }
-  .skg .missing-tip { fill: #ff7b72; }
-  .skg .other rect { fill: #2c343d; }
-  .skg .other text { fill: #e6edf3; }
-}
-"""
 
 
 def name_of(kind: str) -> str:
@@ -53,12 +38,12 @@ def svg(
     missing: Sequence[tuple[int, int]] = (),
 ) -> str:
     """Return the picture; present and ``missing`` edges are pairs of places in ``nodes``."""
-    where = _places(len(nodes), edges)
+    where, style = _places(len(nodes), edges), _CSS.read_text(encoding="utf-8")
     width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
     height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
     head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {head} style="max-width: 100%">']
-    parts.append(f"<style>{_STYLE}</style>")
+    parts.append(f"<style>{style}</style>")
     parts += [_arrow("edge", "tip", where[one], where[other]) for one, other in edges]
     for number, (node, (x, y)) in enumerate(zip(nodes, where, strict=True)):
         parts.append(_box(number, node, x, y))

@@ -1,7 +1,7 @@
 """A report as a page: one file, without the network.
 
-The page of a block can be zoomed into, filtered and searched: ``timeline.js`` draws what
-``block_data`` gives. The page of a graph has the picture of its nodes.
+The page of a block, ``timeline.html``, can be zoomed into, filtered and searched: ``timeline.js``
+draws what ``block_data`` gives. The page of a graph has the picture of its nodes.
 """
 
 from __future__ import annotations
@@ -21,43 +21,6 @@ if TYPE_CHECKING:
 
     from streamkit.diagnostics.recording.operations import AuditedQueue, Operation, Operations
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{verdict}</h1>
-{body}</body>
-</html>
-"""
-
-_BLOCK = """<p>{summary}</p>
-<fieldset id="legend" aria-label="Libraries"></fieldset>
-<div id="zoom">
-<button id="in">Zoom in</button> <button id="out">Zoom out</button>
-<button id="all">Show all</button>
-<span>Drag over a part to see it larger.</span>
-</div>
-<div id="chart"><div id="labels"></div><canvas role="img" aria-label="{title}"></canvas></div>
-{races}{held}<div id="filters">
-<label>Search <input id="search" type="search" placeholder="name, library or queue"></label>
-<label>Queue <select id="queue"><option value="-1">all queues</option></select></label>
-<span id="found" role="status"></span>
-</div>
-<div id="list"><table><thead><tr>
-<th>number</th><th>what</th><th>library</th><th>queue</th>
-</tr></thead><tbody></tbody></table></div>
-<button id="more" hidden>Show more</button>
-<div id="tip" hidden></div>
-<script>const DATA = {data};</script>
-<script>{draw}</script>
-"""
-
 
 def of_block(
     report: Operations,
@@ -76,7 +39,7 @@ def of_block(
     title = timeline.title(report)
     sentences = (f"{title}, in the order in which they were given.", *timeline.summary(report))
     held = [html.escape(line.strip()) for line in listed(report.synchronisations)]
-    body = _BLOCK.format(
+    body = _read("timeline.html").format(
         title=html.escape(title),
         summary=html.escape(" ".join(sentences)),
         races=_races(races),
@@ -143,7 +106,7 @@ def _arrows(
 
 def _page(title: str, verdict: str, body: str) -> str:
     title, verdict, style = html.escape(title), html.escape(verdict), _read("timeline.css")
-    page = _PAGE.format(title=title, verdict=verdict, style=style, body=body)
+    page = _read("page.html").format(title=title, verdict=verdict, style=style, body=body)
     return terminal.writable(page)  # a path need not be UTF-8
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import math
 import sys
@@ -11,6 +12,7 @@ import types
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from streamkit._queues import registry
@@ -41,6 +43,12 @@ NO_ARRAYS: set[type[Any]] = {
 }  # fmt: skip
 """Types of objects that are no arrays, which most arguments and variables have."""
 DEPTH = 4  # of containers in each other
+_LEVELS, _MOST = 3, 256  # of objects to which one call is followed, and their number
+_ENDS = NO_ARRAYS - {types.FunctionType, types.BuiltinFunctionType}
+_INSIDE = "an array in "
+_PASSED = dict, tuple, types.CellType, functools.partial  # on the way to what is held
+_HOLDERS = {"builtins", "collections", "functools", "types"}
+"""The modules of Python's own classes whose objects are followed: they only hold others."""
 
 
 def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -148,6 +156,27 @@ class Memories:
                     names[id(one)] = name, weakref.ref(one)
         return names
 
+    def reached(self, call: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the arrays to which a call leads, each with the name that leads there, or none.
+
+        It is followed through its arguments, object, defaults, closure, and the globals it names.
+        """
+        numpy: Any = sys.modules.get("numpy")
+        kinds = (bytearray, memoryview, *([numpy.ndarray] if numpy else ()))
+        called = getattr(type(call.func), "__call__", None)  # noqa: B004 - of a class of the user's
+        waiting, seen = deque([("", call, 0), ("", called, 0)]), {id(call)}
+        while waiting and len(seen) < _MOST:
+            name, value, depth = waiting.popleft()
+            if issubclass(type(value), kinds) or self.watching(value) is not None:
+                yield name, value
+            is_passed = type(value) in _PASSED
+            if name and type(value) is not types.CellType and not name.startswith(_INSIDE):
+                name = _INSIDE + name
+            for key, one in _held_by(value) if is_passed or depth < _LEVELS else ():
+                if not (type(one) in _ENDS or id(one) in seen or issubclass(type(one), type)):
+                    seen.add(id(one))
+                    waiting.append((name or key, one, depth + (not is_passed)))
+
     def watching(self, value: Any) -> Any:
         """Return the adapter that sees operators on an array of the host, None without one."""
         kind = type(value)
@@ -185,7 +214,7 @@ def access_to(use: MemoryUse, name: str | None = None) -> Access | None:
 
 def _name(names: Mapping[int, Named], value: object, what: str = "") -> str | None:
     name, ref = names.get(id(value), ("", None))
-    return what + name if ref is not None and ref() is value else None
+    return what + name if name and ref and ref() is value else None
 
 
 @functools.lru_cache
@@ -230,6 +259,36 @@ def among(value: object, depth: int = DEPTH) -> Iterator[Any]:
                 yield from among([*array.flat], depth - 1)
 
 
+def _held_by(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return what an object holds, with the names that a function has for it.
+
+    Python's garbage collector tells it, so that no code of the program runs.
+    """
+    if type(value) is types.FunctionType:
+        code, within = value.__code__, value.__globals__
+        cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
+        defaults = ("", value.__defaults__), ("", value.__kwdefaults__)
+        is_own = "-packages" not in code.co_filename  # a library's globals are constants
+        return *cells, *(_named(code, within) if is_own else ()), *defaults
+    root = type(value).__module__.partition(".")[0]
+    is_closed = root in sys.stdlib_module_names and root not in _HOLDERS
+    return () if is_closed or root == "streamkit" else zip(repeat(""), gc.get_referents(value))
+
+
+def _named(code: types.CodeType, within: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that some code names, and those of modules, also in functions inside."""
+    for one in code.co_consts:
+        if type(one) is types.CodeType:
+            yield from _named(one, within)
+    for name in code.co_names:
+        value = within.get(name)
+        if type(value) is types.ModuleType:
+            inside = vars(value)
+            yield from ((name, inside[one]) for one in code.co_names if one in inside)
+        elif value is not None:
+            yield name, value
+
+
 def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
@@ -241,9 +300,9 @@ def _as_numpy(value: Any) -> Any:
     with contextlib.suppress(Exception):  # it is no buffer, as most objects
         return numpy.asarray(memoryview(value))
     with contextlib.suppress(Exception):  # the memory is on a GPU, or is not lent
-        if hasattr(value, "__dlpack_device__"):
+        if hasattr(type(value), "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None
-        if hasattr(value, "__array_interface__"):
+        if hasattr(type(value), "__array_interface__"):
             return numpy.asarray(value)
     return None

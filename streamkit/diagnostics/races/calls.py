@@ -9,12 +9,13 @@ import types
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._queues import registry
+from streamkit._streams.host_stream import HostStream
 from streamkit._support.messages import describe
 from streamkit.diagnostics.races.arrays import CONTAINERS, DEPTH, among, is_mapped, watches
 from streamkit.protocols import ArrayUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from streamkit.diagnostics.races.search import Mode
 
@@ -73,12 +74,13 @@ def uses(call: Any) -> tuple[list[ArrayUse], bool]:
 
     A call that is not known may do anything with the arrays among its arguments.
     """
+    if type(getattr(call.func, "__self__", None)) is HostStream:  # which tells its own steps
+        return [], True
     declared = _as_declared(call)
     known = uses_of_numpy(call) if declared is None else declared
     if known is not None:
         return known, True
-    given = getattr(call.func, "__self__", None), *call.args, *call.keywords.values()
-    found = among((*given, *_inside_of(given)))
+    found = among((*call.args, *call.keywords.values()))
     return [ArrayUse(array, "unknown", is_sure=False) for array in found], False
 
 
@@ -96,13 +98,6 @@ def is_operator(call: Any) -> bool:
             (call.args, call.keywords), lambda value: _is_of_watched(type(value).__module__)
         )
     )
-
-
-def _inside_of(values: Iterable[object]) -> Iterator[object]:
-    """Yield the attributes of objects, such as those of a dataclass."""
-    for one in values:
-        if not isinstance(one, (type, types.ModuleType, types.FunctionType)):
-            yield from getattr(one, "__dict__", {}).values()
 
 
 def _is_passive(value: object, is_own: Callable[[Any], object], depth: int = DEPTH) -> bool:

@@ -16,7 +16,7 @@ from streamkit.diagnostics.races.report import (
     races_among,
 )
 from streamkit.diagnostics.recording.kernel_names import operation
-from streamkit.diagnostics.recording.steps import WORK, CudaQueue, StepKind
+from streamkit.diagnostics.recording.steps import WORK, CudaQueue
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
@@ -73,25 +73,10 @@ class _CudaReader:
         self._in_graphs: set[int] = set()  # events that are surely in a graph
         self._elsewhere: set[int] = set()  # events that another process may record
         self._last_graph = -1.0
-        self._read: Mapping[StepKind, Callable[[CudaStep, Hashable], None]] = {
-            **dict.fromkeys(WORK, self._work),
-            "record": self._record,
-            "wait": self._wait,
-            "point": self._point,
-            "done": self._done,
-            "memory gone": self._memory_gone,
-            "event made": self._renew,
-            "event destroyed": self._renew,
-            "foreign event": self._renew,
-            "event in a graph": self._share,
-            "shared event": self._share,
-            "context record": self._context_record,
-            "context wait": self._context_wait,
-            "allocation": self._allocation,
-        }
 
     def read(self, step: CudaStep) -> None:
-        read = self._read.get(step.kind)
+        kind = "work" if step.kind in WORK else step.kind.replace(" ", "_")
+        read: Callable[[CudaStep, Hashable], None] | None = getattr(self, f"_{kind}", None)
         if read is not None:
             read(step, None if self._supposes else step.fact.thread)
 
@@ -200,10 +185,14 @@ class _CudaReader:
                 events.add(event)
         self._in_graphs.discard(event)
 
+    _event_made = _event_destroyed = _foreign_event = _renew
+
     def _share(self, step: CudaStep, _: Hashable) -> None:
         """Note an event that a graph or another process has too."""
         events = self._elsewhere if step.kind == "shared event" else self._in_graphs
         events.add(step.fields[0])
+
+    _event_in_a_graph = _shared_event = _share
 
     def _context_record(self, step: CudaStep, _: Hashable) -> None:
         """Suppose that all work comes before: nothing says which queues a green context has."""
@@ -479,4 +468,5 @@ def _unread(
         does: Mode = "read" if memory.mode == "write" else "write"
         host = RacedOperation("the host", None, None, does, None, 0)
         copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
-        yield Race(memory.array, copy, host, pending[number], fix, len(numbers))
+        reason = "" if pending[number] else f"whether the host {does}s it was not seen"
+        yield Race(memory.array, copy, host, pending[number], fix, len(numbers), reason)

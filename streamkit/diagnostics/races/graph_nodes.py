@@ -16,6 +16,7 @@ from streamkit.diagnostics.races.report import (
     array_of,
     coverage_of,
     fix_in_graph,
+    reason_of,
     strongest,
 )
 from streamkit.diagnostics.races.search import race_of
@@ -158,16 +159,17 @@ def _sharing(parts: Iterable[_Part]) -> Iterator[tuple[_Part, _Part, bool]]:
 
 def _race(array: RacedArray, pairs: _Pairs, works: Mapping[int, _Work]) -> Race:
     one, other = (works[number] for number in pairs.first)
-    shared: list[tuple[Mode, Mode]] = [
-        (mine.mode, its.mode)
+    shared = [
+        (mine, its)
         for mine in one.accesses
         for its in other.accesses
         if race_of(mine, its) is not None and array_of(mine, its) == array
     ]
-    first = _operation(one, {mode for mode, _ in shared})
-    second = _operation(other, {mode for _, mode in shared})
+    first = _operation(one, {mine.mode for mine, _ in shared})
+    second = _operation(other, {its.mode for _, its in shared})
+    reason = "" if pairs.certain else reason_of(*shared[0], first.title, second.title)
     fix = fix_in_graph(first, second)
-    return Race(array, first, second, bool(pairs.certain), fix, len(pairs))
+    return Race(array, first, second, bool(pairs.certain), fix, len(pairs), reason)
 
 
 def _operation(work: _Work, modes: set[Mode]) -> RacedOperation:

@@ -14,7 +14,7 @@ import heapq
 import math
 from collections import defaultdict, deque
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import trace
 from streamkit._streams import host_stream
@@ -209,7 +209,8 @@ class _Reader:
     def begin(self, step: WatchedStep) -> None:
         """Take a step that was given, or has begun."""
         self._end_waits(step.given_ns)
-        self._read[step.kind](self, step, self._host(step))
+        read: Callable[[WatchedStep, _Host], None] = getattr(self, f"_{step.kind}")
+        read(step, self._host(step))
 
     def end(self, step: WatchedStep) -> None:
         """Take the end of a scope, or of a function that ran inside one."""
@@ -458,16 +459,4 @@ class _Reader:
         item = self._functions.get(mark.order)
         return _Points.START if item is None else self._points.add(item.end, reached=item.whole)
 
-    # a reader that held its own methods would hold itself, and its memory
-    _read: ClassVar[Mapping[str, Callable[..., None]]] = {
-        "function": _function,
-        "then": _then,
-        "scope": _scope,
-        "operator": _operator,
-        "record": _record,
-        "point": _record,
-        "wait": _wait,
-        "future": _wait,
-        "synchronisation": _synchronisation,
-        "query": _query,
-    }
+    _point, _future = _record, _wait

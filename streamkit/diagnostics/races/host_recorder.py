@@ -19,7 +19,7 @@ from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories, access_to
 from streamkit.diagnostics.races.order import READS_A_NUMBER
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
-from streamkit.protocols import Diagnosis
+from streamkit.protocols import ArrayUse, Diagnosis
 from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.places import Place
     from streamkit.protocols.watching import WatchedStep
+
+    Callers = tuple[tuple[Place | None, Mapping[int, str]], ...]
 
 LIMIT = 4096  # steps that are kept, whatever the host has waited for
 
@@ -49,8 +51,10 @@ class RecordedWork(NamedTuple):
     """Uses of memory that no other work had used by then."""
     call: int = -1
     """Tells apart the calls of one line."""
-    callers: tuple[tuple[Place | None, Mapping[int, str]], ...] = ()
+    callers: Callers = ()
     """The lines that called the code of its place, the nearest first, with their names."""
+    held: tuple[Access, ...] = ()
+    """The accesses to arrays that a function holds, of which operators tell if it runs any."""
 
 
 class RaceRecorder(HostRecorder):
@@ -143,27 +147,36 @@ class RaceRecorder(HostRecorder):
         """Return the accesses of some work, without those to memory that it alone has used."""
         is_all = self._memories.has_foreign  # which can be the same memory by another owner
         found = [access_to(use) for use in work.own if is_all or use[0].user is None]
-        return (*work.accesses, *filter(None, found))
+        return (*work.accesses, *work.held, *filter(None, found))
 
     def _read(self, step: WatchedStep) -> RecordedWork:
-        frame = places.users_frame()
-        place, variables = places.place_of(frame), _objects(frame)
-        streams, callers = self._streams_among(variables), self._callers(frame)
-        call = -1 if frame is None else frame.f_lasti
+        frame = _frame() or (None if step.giver else places.users_frame())
         is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
-        work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
+        given_by = self.given.get(step.giver.order) if step.giver and frame is None else None
+        variables = _objects(frame)
+        if given_by is not None:  # of a lambda, or of a call of StreamKit's that was given directly
+            work = given_by._replace(step=step, accesses=(), is_known=is_known, held=())
+        else:
+            streams, callers = self._streams_among(variables), self._callers(frame)
+            call = -1 if frame is None else frame.f_lasti
+            place = places.place_of(frame)
+            work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
         if step.call is None:
             return work
         try:
             self._thread.is_reading = True
-            names = self._memories.names_of((*variables, *self._arrays.items()))
+            memories = self._memories
             uses, is_known = calls.uses(step.call)
-            if not is_known:  # what it does with watched arrays its operators tell
-                uses = [use for use in uses if self._memories.watching(use.array) is None]
+            reached = [] if is_known else [*memories.reached(step.call)]
+            names = memories.names_of((*reached, *variables, *self._arrays.items()))
+            uses += (ArrayUse(array, "unknown", is_sure=False) for _, array in reached)
             if calls.is_operator(step.call):
                 self._operators[step.order] = names
-            accesses = tuple(filter(None, (self._memories.access(use, names) for use in uses)))
-            return work._replace(accesses=accesses, is_known=is_known)
+            found = {memories.access(use, names): use.array for use in uses}  # each once
+            told = {one for one in found if not is_known and memories.watching(found[one])}
+            accesses = tuple(one for one in found if one is not None and one not in told)
+            held = tuple(filter(None, told))
+            return work._replace(accesses=accesses, is_known=is_known, held=held)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
             return work
         finally:
@@ -174,9 +187,7 @@ class RaceRecorder(HostRecorder):
         found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
         return self._streams.setdefault(tuple(found.items()), found)
 
-    def _callers(
-        self, frame: FrameType | None
-    ) -> tuple[tuple[Place | None, Mapping[int, str]], ...]:
+    def _callers(self, frame: FrameType | None) -> Callers:
         """Return the lines around a frame, each with its own names of host streams."""
         around = ((one, reversed(local_variables(one).items())) for one in places.callers(frame))
         return tuple((places.place_of(one), self._streams_among(names)) for one, names in around)
@@ -231,7 +242,7 @@ class RaceRecorder(HostRecorder):
         if thread.entries.stream is not stream:
             self._keep()
             thread.entries.stream = stream
-        frame = places.users_around(sys._getframe(1), caller)  # noqa: SLF001 - a traceback keeps more
+        frame = _frame(caller)
         try:
             self._note(library, name, uses, order, frame)
         except Exception:  # noqa: BLE001 - an object of the program's may raise anything
@@ -274,6 +285,8 @@ class RaceRecorder(HostRecorder):
             return False
         if whole.step.kind == "scope":
             self.seen.add(order)
+        if whole.held:
+            whole = self.given[order] = whole._replace(held=())
         if not is_known if whole.is_known else order in self._operators:
             whole = self.given[order] = whole._replace(is_known=is_known)
         return whole.is_known
@@ -327,6 +340,14 @@ class _Thread(threading.local):
         self.is_reading = False  # whether this recorder itself runs operators
         self.is_watched = False  # whether the libraries tell the operators of this thread
         self.entries = _Entries()
+
+
+def _frame(within: CodeType | None = None) -> FrameType | None:
+    """Return the user's frame that gives work: around lambdas, in which no call can be added."""
+    frame = places.users_around(sys._getframe(1), within)  # noqa: SLF001 - a traceback keeps more
+    while frame is not None and frame.f_code.co_name == "<lambda>":
+        frame = places.users_around(frame.f_back, within)
+    return frame
 
 
 def _objects(frame: FrameType | None) -> list[tuple[str, object]]:

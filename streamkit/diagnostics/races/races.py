@@ -28,6 +28,7 @@ from streamkit.diagnostics.races.report import (
     missing_wait,
     named_queues,
     races_among,
+    texts_of,
 )
 from streamkit.diagnostics.recording.host_recorder import host_queue, library_of
 from streamkit.diagnostics.recording.operations import (
@@ -54,34 +55,20 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     """Find work of the block, of any thread, on the same memory that nothing orders.
 
     On CUDA streams it sees all launches, copies and fills of the process, whatever library gives
-    them, by CUPTI and a recorder in C; without them the report's coverage says why. If the name
-    of a kernel does not tell what it does with an array, a race on that array counts as possible.
-    What a CUDA graph does is not seen. A copy to pinned memory for which the host has not waited
-    when the block ends counts as a possible race, because the host can read that memory too early.
-    So does a copy from or to it if the host has not waited when the same bytes are copied again.
-    A copy from it is a certain race if that memory has changed before the host has waited.
+    them, by CUPTI and a recorder in C, but not what a CUDA graph does. A copy from or to pinned
+    memory races with the host too, if the host has not waited for it when the same bytes are copied
+    again, or change, or the block ends.
 
-    On host streams an order counts if the same program has it on a GPU too: not that a scope is
-    entered, nor what a worker happened to run first. It sees each operator of torch on the CPU: in
-    the bodies of scopes and in the functions given to ``submit`` and ``then``, whose work belongs
-    to their stream; and outside of streams, in the thread of the block, as work of the host. With a
-    CUDA driver the latter begins at the first work of that thread for a host stream. It knows what
-    NumPy's own functions and torch's compiled ones do if they are given directly, and
-    ``streamkit.testing.accesses`` declares what other functions do. Of any other function the
-    operators count, and the coverage names it. It may do anything with NumPy's arrays among its
-    arguments, so its races count as possible, as do those of its operators with what comes later,
-    because it may have told another thread that it ran. What NumPy and Python do in bodies and
-    outside of streams cannot be seen, nor torch without an operator or in threads without a
-    stream, which the coverage says.
-    Two bodies in which nothing was seen and that nothing orders are a possible race, once for each
-    pair of lines. Nor does ``races`` see an order that functions make among themselves, with locks
-    say, if the one that waits was given first.
-
-    In a long block, work that the host has waited for is searched and let go.
+    On host streams it sees torch's operators on the CPU, and what NumPy's and torch's own functions
+    do that a stream is given directly. An order counts if the same program has it on a GPU too. Any
+    other function may do anything with NumPy's arrays that it is given or holds, so its races are
+    possible ones, unless ``streamkit.testing.accesses`` declares what it uses. Two bodies in which
+    nothing was seen and that nothing orders are a possible race, once for each pair of lines. What
+    cannot be seen, the report's coverage names.
 
     The report is made when the block ends, which waits until host streams have run; if the block
-    raises, the report holds what was given by then. Blocks nest, with each other and with audits.
-    Nothing is left behind.
+    raises, the report holds what was given by then. Blocks nest, with each other and with audits,
+    and leave nothing behind. A long block lets go what the host has waited for.
 
     Args:
         arrays: Arrays by the names that the report is to use. Others get the names of the
@@ -166,8 +153,9 @@ def _complete(
     draw = _page(recorder, describer.queue, found, on_cuda)
     unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.told)]
     unseen *= bool(given or recorder.counted)
-    works = chain(_counted(recorder, given), recorder.counted.elements(), on_cuda.works)
-    coverage = coverage_of(works, (*unseen, *on_cuda.unseen))
+    works = [*_counted(recorder, given), *recorder.counted.elements()]
+    remedy = "" if all(is_known for _, is_known in works) else _REMEDY
+    coverage = coverage_of((*works, *on_cuda.works), (*unseen, *on_cuda.unseen), remedy)
     races_found = (*(race for race, _ in (*found, *on_cuda.races)), *on_cuda.unread)
     report.complete(races_found, coverage, draw)
 
@@ -208,7 +196,7 @@ def _page(
         )
         for race, first, second in found
     ]
-    texts = [str(race) for race in (*(race for race, *_ in found), *on_cuda.unread)]
+    texts = texts_of((*(race for race, *_ in found), *on_cuda.unread))
     return lambda heading: page.of_block(operations, heading=heading, missing=missing, races=texts)
 
 
@@ -242,7 +230,7 @@ def _counted(
 _NOT_SEEN = "what NumPy and Python do outside of streams"
 _IN_BODIES = " and in the bodies of scopes"
 _HIDDEN = "what {} does without an operator (print, tolist, save) and in threads without a stream"
-
+_REMEDY = "Give a library's own function directly, or declare yours by streamkit.testing.accesses."
 
 _UNSEEN = search.Access(
     "unseen",
@@ -303,9 +291,7 @@ class _Describer:
         if step.stream is None:
             return _HOST
         queue = self._queue_of(step.stream)
-        whole = step.giver if step.kind == "operator" else None
-        is_part = whole is not None and whole.kind == "then" and whole.stream is step.stream
-        if step.kind == "then" or is_part:
+        if _then_of(step) is not None:
             queue = AuditedQueue("cpu", f"'then' of {queue.name}", queue.id)
         return queue
 
@@ -332,8 +318,10 @@ class _Describer:
                 f"let {waiting} wait for {awaited} after {outer} was given, and give {inner} "
                 f"there: inside of {outer} nothing can wait for its end"
             )
-        if first.step.kind == "then":
-            where = "" if first.place is None else f" of line {first.place.line}"
+        then = _then_of(first.step)
+        if then is not None:
+            place = self._given[then.order].place if then.order in self._given else None
+            where = "" if place is None else f" of line {place.line}"
             variables[1] = awaited = f"the future of 'then'{where}"
         elif None in variables and (caller := _caller(first, second)) is not None:
             place, names = caller
@@ -343,6 +331,13 @@ class _Describer:
         elif first.place == second.place is not None and first.call != second.call:
             before = f"the later call of {before}"
         return missing_wait(waiting, awaited, before, are_code=None not in variables)
+
+
+def _then_of(step: WatchedStep) -> WatchedStep | None:
+    """Return the function of ``then`` that a step is, or of which it is an operator."""
+    whole = step.giver if step.kind == "operator" else step
+    is_one = whole is not None and whole.kind == "then" and whole.stream is step.stream
+    return whole if is_one else None
 
 
 def _caller(first: RecordedWork, second: RecordedWork) -> tuple[Place, Mapping[int, str]] | None:

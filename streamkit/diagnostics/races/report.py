@@ -13,6 +13,7 @@ from streamkit._support.messages import in_one_line
 from streamkit.diagnostics.pictures import terminal
 from streamkit.diagnostics.pictures.styles import STYLES
 from streamkit.diagnostics.pictures.timeline import counted, times
+from streamkit.diagnostics.races.search import race_of
 from streamkit.diagnostics.recording.operations import distinct_names
 from streamkit.errors import RaceError, ScopeError
 
@@ -84,17 +85,53 @@ class Race:
     """The call to add to the program, and where, so that the second comes after the first."""
     count: int
     """The number of times that the race was found at this pair of lines."""
+    reason: str = ""
+    """Why it is only possible, in a few words."""
 
     def __str__(self) -> str:
         kind = "race" if self.certain else "possible race"
         often = f", {times(self.count)}" if self.count > 1 else ""
+        reason = self.reason and f"\n  only possible, because {self.reason}"
         return (
             f"{kind} on {self.array}: {_happens(self.first, self.second)}{often}\n"
-            f"  {self.first}\n  {self.second}\n  {self.fix}"
+            f"  {self.first}\n  {self.second}{reason}\n  {self.fix}"
         )
 
 
 # -- the words of a race --------------------------------------------------------------------------
+
+
+def texts_of(races: Iterable[Race]) -> list[str]:
+    """Return what a report says of races: once of a pair of lines and of the streams' names."""
+    alike: defaultdict[Hashable, list[Race]] = defaultdict(list)
+    for race in races:
+        alike[race.certain, _site(race.first), _site(race.second)].append(race)
+    texts = []
+    for found in alike.values():
+        text = str(replace(found[0], count=sum(race.count for race in found)))
+        array, more = str(found[0].array), len(found) - 1
+        texts.append(text.replace(array, f"{array} and {more} more", 1) if more else text)
+    return texts
+
+
+def _site(one: RacedOperation) -> Hashable:
+    stream = one.queue and one.queue.name.removesuffix(f" id={one.queue.id}")
+    return one.file, one.line, one.node, stream, None if one.file else one.name
+
+
+def reason_of(one: Access, other: Access, first: str, second: str) -> str:
+    """Return why two accesses are only a possible race, given the titles of their operations."""
+    for access, title in ((one, first), (other, second)):
+        if access.mode == "unknown":
+            return f"what {title} does with it was not seen"
+    for access, title in ((one, first), (other, second)):
+        if not access.is_sure:
+            return f"{title} perhaps does not use all of it"
+    if race_of(one, other):
+        return "something that was not seen may order the two"
+    if None in (one.allocation, other.allocation):
+        return "whose memory it is was not seen"
+    return "the two perhaps share no byte of it"
 
 
 def _happens(first: RacedOperation, second: RacedOperation) -> str:
@@ -166,17 +203,20 @@ class Coverage:
     """The names of work that was not understood, or could not be seen at all, each once."""
     unseen: tuple[str, ...] = ()
     """Those of ``missed`` that could not be seen at all, and are not counted."""
+    remedy: str = ""
+    """What to do so that more is understood."""
 
     def __str__(self) -> str:
         if not self.total and not self.missed:
             return "No operation was given to a stream, so there was nothing to look at."
         text = f"{self.understood} of {counted(self.total, 'operation')} understood."
         names = tuple(name for name in self.missed if name not in self.unseen)
-        both = (" Not understood: ", names, ", "), (" Not seen: ", self.unseen, "; ")
-        for what, found, between in both:
+        remedy = self.remedy and f" {self.remedy}"
+        both = (" Not understood: ", names, ", ", remedy), (" Not seen: ", self.unseen, "; ", "")
+        for what, found, between, end in both:
             more = [f"and {len(found) - _NAMED} more"][: len(found) > _NAMED]
             named = between.join((*map(in_one_line, found[:_NAMED]), *more))
-            text += f"{what}{named}." if found else ""
+            text += f"{what}{named}.{end}" if found else ""
         return text
 
 
@@ -240,7 +280,7 @@ class RaceReport:
         __tracebackhide__ = True  # in pytest
         found = self.races if possible else self.certain
         if found:
-            text = "\n\n".join(map(str, (*found, self.coverage)))
+            text = "\n\n".join((*texts_of(found), str(self.coverage)))
             raise RaceError(
                 f"nothing orders work on the same memory: {_counted(self.races)}.\n\n{text}"
             )
@@ -279,7 +319,8 @@ class RaceReport:
         return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, (f"{_counted(self.races)}.", *self.races, self.coverage)))
+        texts = f"{_counted(self.races)}.", *texts_of(self.races), str(self.coverage)
+        return "\n\n".join(texts)
 
     def __repr__(self) -> str:
         if self._found is None:
@@ -350,7 +391,8 @@ def races_among(
         second = operation(pair.second, strongest({one.other.mode for one in same}))
         array, count = array_of(pair.one, pair.other), len({one[:2] for one in alike})
         call = fix(first, second, partial(missing_call, *both))
-        races.append((Race(array, first, second, pair.is_certain, call, count), pair))
+        reason = "" if pair.is_certain else reason_of(*pair[2:4], first.title, second.title)
+        races.append((Race(array, first, second, pair.is_certain, call, count, reason), pair))
     return races
 
 
@@ -365,10 +407,12 @@ def strongest(modes: set[Mode]) -> Mode:
     return "write" if "write" in modes else min(modes)
 
 
-def coverage_of(operations: Iterable[tuple[str, bool]], unseen: Iterable[str] = ()) -> Coverage:
+def coverage_of(
+    operations: Iterable[tuple[str, bool]], unseen: Iterable[str] = (), remedy: str = ""
+) -> Coverage:
     """Count operations, each given by its name and whether all that it uses is known."""
     known = list(operations)
     missed = [name for name, is_known in known if not is_known]
     not_seen = tuple(dict.fromkeys(unseen))
     names = tuple(dict.fromkeys([*missed, *not_seen]))
-    return Coverage(len(known) - len(missed), len(known), names, not_seen)
+    return Coverage(len(known) - len(missed), len(known), names, not_seen, remedy)

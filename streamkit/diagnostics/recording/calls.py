@@ -45,18 +45,13 @@ stream met        | @QQiii4x   | - 0
 launch            | Q32x@QQ    | cuLaunchKernel 307 442
 launch            | Q32x@Q     | cuLaunchCooperativeKernel 477 478
 launch with more  | QQQQ       | cuLaunchKernelEx 652 653
-copy              | QQQ        | cuMemcpy 305 408
-copy              | QQQ        | cuMemcpyHtoD 276 397
+copy              | QQQ        | cuMemcpy 305 408, cuMemcpyHtoD 276 397, cuMemcpyDtoD 280 399
 copy and wait     | QQQ        | cuMemcpyDtoH 278 398
-copy              | QQQ        | cuMemcpyDtoD 280 399
 copy              | Q8xQ8xQ    | cuMemcpyPeer 318 409
-copy              | QQQ@       | cuMemcpyAsync 306 418
-copy              | QQQ@       | cuMemcpyHtoDAsync 277 421
-copy              | QQQ@       | cuMemcpyDtoHAsync 279 422
-copy              | QQQ@       | cuMemcpyDtoDAsync 281 423
+copy              | QQQ@       | cuMemcpyAsync 306 418, cuMemcpyHtoDAsync 277 421
+copy              | QQQ@       | cuMemcpyDtoHAsync 279 422, cuMemcpyDtoDAsync 281 423
 copy              | Q8xQ8xQ@   | cuMemcpyPeerAsync 319 426
-copy of rows      | Q          | cuMemcpy2D 287 405
-copy of rows      | Q          | cuMemcpy2DUnaligned 288 406
+copy of rows      | Q          | cuMemcpy2D 287 405, cuMemcpy2DUnaligned 288 406
 copy of rows      | Q@         | cuMemcpy2DAsync 289 424
 fill              | Q8xQ       | cuMemsetD8 249 411
 fill of 2         | Q8xQ       | cuMemsetD16 250 412
@@ -64,39 +59,27 @@ fill of 4         | Q8xQ       | cuMemsetD32 251 413
 fill              | Q8xQ@      | cuMemsetD8Async 216 428
 fill of 2         | Q8xQ@      | cuMemsetD16Async 218 429
 fill of 4         | Q8xQ@      | cuMemsetD32Async 220 430
-other work        | 8x         | cuMemsetD2D8 252 414
-other work        | 8x         | cuMemsetD2D16 253 415
-other work        | 8x         | cuMemsetD2D32 254 416
-other work        | 40x@       | cuMemsetD2D8Async 222 431
-other work        | 40x@       | cuMemsetD2D16Async 224 432
-other work        | 40x@       | cuMemsetD2D32Async 226 433
-other work        | 8x         | cuMemcpyAtoA 286 404
-other work        | 8x         | cuMemcpyAtoD 284 401
-other work        | 8x         | cuMemcpyAtoH 282 403
-other work        | 8x         | cuMemcpyDtoA 285 400
-other work        | 8x         | cuMemcpyHtoA 292 402
-other work        | 8x         | cuMemcpy3D 290 407
+other work        | 8x         | cuMemsetD2D8 252 414, cuMemsetD2D16 253 415, cuMemsetD2D32 254 416
+other work        | 8x         | cuMemcpyAtoA 286 404, cuMemcpyAtoD 284 401, cuMemcpyAtoH 282 403
+other work        | 8x         | cuMemcpyDtoA 285 400, cuMemcpyHtoA 292 402, cuMemcpy3D 290 407
 other work        | 8x         | cuMemcpy3DPeer 320 410
-other work        | 8x@        | cuMemcpy3DAsync 291 425
-other work        | 8x@        | cuMemcpy3DPeerAsync 321 427
-other work        | 32x@       | cuMemcpyHtoAAsync 293 419
-other work        | 32x@       | cuMemcpyAtoHAsync 283 420
+other work        | 40x@       | cuMemsetD2D8Async 222 431, cuMemsetD2D16Async 224 432
+other work        | 40x@       | cuMemsetD2D32Async 226 433
+other work        | 8x@        | cuMemcpy3DAsync 291 425, cuMemcpy3DPeerAsync 321 427
+other work        | 32x@       | cuMemcpyHtoAAsync 293 419, cuMemcpyAtoHAsync 283 420
+other work        | 32x@       | cuMemcpy3DBatchAsync 778 779, cuMemBatchDecompressAsync 761 762
+other work        | 32x@       | cuMemDiscardBatchAsync 789 790
 other work        | 64x@       | cuMemcpyBatchAsync 776 777
 other work        | 56x@       | cuMemcpyBatchAsync 796 797
-other work        | 32x@       | cuMemcpy3DBatchAsync 778 779
+other work        | 56x@       | cuMemDiscardAndPrefetchBatchAsync 791 792
 other work        | 24x@       | cuMemcpy3DBatchAsync 798 799
+other work        | 24x@       | cuSignalExternalSemaphoresAsync 490 491
 other work        | @          | cuStreamWriteValue32 460 461 663 664
 other work        | @          | cuStreamWriteValue64 475 476 665 666
-other work        | 24x@       | cuSignalExternalSemaphoresAsync 490 491
-other work        | 16x@       | cuMemMapArrayAsync 584 585
-other work        | 32x@       | cuMemBatchDecompressAsync 761 762
-other work        | 32x@       | cuMemDiscardBatchAsync 789 790
-other work        | 56x@       | cuMemDiscardAndPrefetchBatchAsync 791 792
-other work        | 16x@       | cuGraphicsMapResources 133 443
+other work        | 16x@       | cuMemMapArrayAsync 584 585, cuGraphicsMapResources 133 443
 other work        | 16x@       | cuGraphicsUnmapResources 134 444
 graph launch      | 8x@        | cuGraphLaunch 514 515
-host function     | @          | cuLaunchHostFunc 527 528
-host function     | @          | cuStreamAddCallback 346 437
+host function     | @          | cuLaunchHostFunc 527 528, cuStreamAddCallback 346 437
 wait for a value  | @          | cuStreamWaitValue32 458 459 659 660
 wait for a value  | @          | cuStreamWaitValue64 473 474 661 662
 wait for a value  | @          | cuStreamBatchMemOp 462 463 667 668
@@ -104,26 +87,21 @@ wait for a value  | 24x@       | cuWaitExternalSemaphoresAsync 492 493
 record            | Q@         | cuEventRecord 119 441
 record            | Q@I        | cuEventRecordWithFlags 587 588
 wait              | @QI        | cuStreamWaitEvent 295 436
-event done        | Q          | cuEventSynchronize 121
-event done        | Q          | cuEventQuery 120
-stream done       | @          | cuStreamSynchronize 126 440
-stream done       | @          | cuStreamQuery 125 439
+event done        | Q          | cuEventSynchronize 121, cuEventQuery 120
+stream done       | @          | cuStreamSynchronize 126 440, cuStreamQuery 125 439
 device done       |            | cuCtxSynchronize 17
 device done       | Q          | cuCtxSynchronize 800
 begin of capture  | @          | cuStreamBeginCapture 495 496 539 540
 begin of capture  | @          | cuStreamBeginCaptureToGraph 720 721
 end of capture    | @          | cuStreamEndCapture 497 498
-stream made       | QI         | cuStreamCreate 124
-stream made       | QI         | cuStreamCreateWithPriority 367
+stream made       | QI         | cuStreamCreate 124, cuStreamCreateWithPriority 367
 stream made       | Q8xI       | cuGreenCtxStreamCreate 758
 stream destroyed  | @          | cuStreamDestroy 127 326
 event made        | Q          | cuEventCreate 118
 event destroyed   | Q          | cuEventDestroy 122 325
-foreign event     | Q          | cuIpcOpenEventHandle 335
-foreign event     | Q          | cuEventCreateFromEGLSync 479
+foreign event     | Q          | cuIpcOpenEventHandle 335, cuEventCreateFromEGLSync 479
 shared event      | 8xQ        | cuIpcGetEventHandle 334
-event in a graph  | 32xQ       | cuGraphAddEventRecordNode 589
-event in a graph  | 32xQ       | cuGraphAddEventWaitNode 590
+event in a graph  | 32xQ       | cuGraphAddEventRecordNode 589, cuGraphAddEventWaitNode 590
 event in a graph  | 8xQ        | cuGraphEventRecordNodeSetEvent 593
 event in a graph  | 8xQ        | cuGraphEventWaitNodeSetEvent 594
 event in a graph  | 16xQ       | cuGraphExecEventRecordNodeSetEvent 595
@@ -132,31 +110,21 @@ graph node        | 32xQ       | cuGraphAddNode 712
 graph node        | 40xQ       | cuGraphAddNode 723
 graph node        | 8xQ        | cuGraphNodeSetParams 713
 graph node        | 16xQ       | cuGraphExecNodeSetParams 714
-context record    | 8xQ        | cuCtxRecordEvent 755
-context record    | 8xQ        | cuGreenCtxRecordEvent 749
-context wait      | 8xQ        | cuCtxWaitEvent 756
-context wait      | 8xQ        | cuGreenCtxWaitEvent 750
+context record    | 8xQ        | cuCtxRecordEvent 755, cuGreenCtxRecordEvent 749
+context wait      | 8xQ        | cuCtxWaitEvent 756, cuGreenCtxWaitEvent 750
 allocation        | QQ@        | cuMemAllocAsync 598 599
 allocation        | QQ8x@      | cuMemAllocFromPoolAsync 611 612
 free              | Q@         | cuMemFreeAsync 600 601
-memory made       | QQ         | cuMemAlloc 243
-memory made       | Q          | cuMemAllocPitch 244
-memory made       | QQ         | cuMemAllocManaged 371
-memory made       | QQ         | cuMemAllocHost 294
+memory made       | QQ         | cuMemAlloc 243, cuMemAllocManaged 371, cuMemAllocHost 294
 memory made       | QQ         | cuMemHostAlloc 39 271
-memory made       | Q          | cuIpcOpenMemHandle 329 567
+memory made       | Q          | cuMemAllocPitch 244, cuIpcOpenMemHandle 329 567
 memory made       | Q          | cuMemPoolImportPointer 616
-memory mapped     | QQ         | cuMemHostRegister 301 379
-memory mapped     | QQ         | cuMemMap 551
+memory mapped     | QQ         | cuMemHostRegister 301 379, cuMemMap 551
 free and wait     | Q          | cuMemFree 245
-memory gone       | Q          | cuMemFreeHost 38
-memory gone       | Q          | cuMemHostUnregister 302
-memory gone       | Q          | cuIpcCloseMemHandle 330
+memory gone       | Q          | cuMemFreeHost 38, cuMemHostUnregister 302, cuIpcCloseMemHandle 330
 memory unmapped   | QQ         | cuMemUnmap 552
-code unloaded     |            | cuModuleUnload 22
-code unloaded     |            | cuLibraryUnload 680
-not followed      |            | cuCtxDestroy 322
-not followed      |            | cuDevicePrimaryCtxReset 389 545
+code unloaded     |            | cuModuleUnload 22, cuLibraryUnload 680
+not followed      |            | cuCtxDestroy 322, cuDevicePrimaryCtxReset 389 545
 not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
 """
 
@@ -164,14 +132,14 @@ not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
 def _calls() -> dict[int, DriverCall]:
     found = {}
     for row in _TABLE.strip().splitlines():
-        sort, fields, call = map(str.strip, row.split("|"))
+        sort, fields, alike = map(str.strip, row.split("|"))
         kind = cast("CallKind", sort)
         read = struct.Struct("<" + fields.replace("@", "Q"))
         before, stream, _ = fields.partition("@")
         at = struct.calcsize(f"<{before}") if stream else None
-        name, *numbers = call.split()
-        for place, number in enumerate(numbers):
-            found[int(number)] = DriverCall(kind, name, read, at, is_per_thread=place % 2 == 1)
+        for name, *numbers in map(str.split, alike.split(",")):
+            for place, number in enumerate(numbers):
+                found[int(number)] = DriverCall(kind, name, read, at, is_per_thread=place % 2 == 1)
     return found
 
 

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-_OTHERS = {"streamkit", "numpy", "contextlib", *(row.root for row in registry.LIBRARIES)}
+_STANDARD = {
+    "asyncio", "concurrent", "contextlib", "copy", "functools", "logging", "multiprocessing",
+    "pickle", "pprint", "threading", "timeit", "weakref",
+}  # fmt: skip
+"""Modules of Python's own that call what a program gives them."""
+_PACKAGES = {"streamkit", "numpy", *(row.root for row in registry.LIBRARIES)}
+_OTHERS = _STANDARD | _PACKAGES
 _CALLERS = 3  # frames around a line in which a name is looked for
 _is_users: dict[object, bool] = {}
 """Whether a module is the user's. A cache, because each launch asks for each frame."""
@@ -31,7 +37,7 @@ class Place(NamedTuple):
 
 
 def users_frame() -> FrameType | None:
-    """Return the innermost frame outside StreamKit and the libraries; None if there is none."""
+    """Return the innermost frame of the user's; None if there is none."""
     return users_around(sys._getframe(1))  # noqa: SLF001 - a traceback keeps more
 
 
@@ -57,7 +63,7 @@ def files_of_libraries() -> list[str]:
     A library that is not imported yet is expected where pip installs it.
     """
     found = {f"{folder}/{root}{end}" for folder in sys.path if folder.endswith("-packages")
-             for root in _OTHERS for end in ("/", ".py")}  # fmt: skip
+             for root in _PACKAGES for end in ("/", ".py")}  # fmt: skip
     named = (name for name, is_users in list(_is_users.items()) if not is_users)
     for name in (*_OTHERS, *named):
         module = sys.modules.get(str(name))

@@ -247,6 +247,7 @@ def test_a_function_of_which_the_dispatcher_cannot_learn_holds_up_no_other(monke
             stream.then(seen.append, 1)
     assert stream.then(int).result(LONG) == 0
     assert seen == []
+    assert eventually(is_idle)  # else the end of the program would wait for the first one
 
 
 def test_a_function_whose_thread_cannot_be_started_is_not_called(held, gate, monkeypatch):

@@ -39,15 +39,6 @@ def test_a_librarys_array_is_one_and_its_memory_is_possible(make, is_watched):
     assert race.second.name == ("write" if is_watched else "print")
 
 
-def test_the_name_of_a_tensor_is_told():
-    tensor = torch_tensor()
-    a, b = sk.new_stream("cpu"), sk.new_stream("cpu")
-    with sk.races() as report:
-        a.submit(write, tensor)
-        b.submit(tensor.fill_, 1)
-    assert [race.array.name for race in report.races] == ["tensor"]
-
-
 def test_what_cannot_be_lent_is_no_array():
     torch = need("torch")
     stream, tensor = sk.new_stream("cpu"), torch.zeros(3, requires_grad=True)

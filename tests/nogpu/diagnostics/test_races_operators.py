@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import threading
@@ -308,6 +309,51 @@ def test_of_another_function_its_operators_count_and_it_is_named(a, b, x, y):
         "fill", "<lambda>", *UNSEEN
     ]  # fmt: skip
     assert (report.coverage.understood, report.coverage.total) == (3, 5)
+
+
+def in_a_body(b, tensor):
+    with b:
+        tensor.mul_(2)
+
+
+def given_directly(b, tensor):
+    b.submit(tensor.mul_, 2)
+
+
+def on_the_host(_, tensor):
+    tensor.mul_(2)
+
+
+@pytest.mark.parametrize("hold", [lambda array: array, torch.from_numpy], ids=["array", "tensor"])
+@pytest.mark.parametrize("work", [in_a_body, given_directly, on_the_host])
+def test_numpys_work_in_a_function_races_with_operators_on_its_memory(a, b, hold, work):
+    array, elsewhere = np.zeros(6), torch.zeros(6)
+    tensor, held = torch.from_numpy(array), hold(array)
+    reports = []
+    for wait, used in ((None, tensor), (b.wait, tensor), (None, elsewhere)):
+        with sk.races() as report:
+            a.submit(lambda: np.add(held, 1, out=np.asarray(held)))
+            if wait is not None:
+                a.sync() if work is on_the_host else wait(a)
+            work(b, used)
+        a.sync()
+        b.sync()
+        reports.append(report)
+    (race,) = reports[0].possible
+    assert reports[0].certain == reports[1].races == reports[2].races == ()
+    assert (race.first.name.rpartition(".")[2], race.second.name) == ("<lambda>", "mul_")
+    assert race.array.name in ("array", "tensor", "held")
+    assert "does with it was not seen" in race.reason
+    assert race.fix.endswith(f" before line {race.second.line}")
+
+
+def test_a_line_of_the_standard_library_is_that_of_its_caller(a, x):
+    with sk.races() as report:
+        a.submit(x.fill_, 7)
+        copy.deepcopy(x)
+    (race,) = report.certain
+    assert (race.second.file, race.second.line) == (__file__, race.first.line + 1)
+    assert race.fix.endswith(f"add a.sync() before line {race.second.line}")
 
 
 @pytest.mark.parametrize(

@@ -400,9 +400,10 @@ NO_ORDER = {
 
 
 def test_each_kind_of_call_has_a_meaning_for_the_order_or_surely_none():
-    reader = _CudaReader(None, None, supposes=True)
-    assert set(reader._read) | NO_ORDER == {*get_args(CallKind), "point", "done"}
-    assert set(reader._read) & NO_ORDER == set()
+    kinds = {*get_args(CallKind), "point", "done"}
+    names = {kind: f"_{kind.replace(' ', '_')}" for kind in kinds - steps.WORK}
+    read = {kind for kind, name in names.items() if hasattr(_CudaReader, name)}
+    assert steps.WORK | read == kinds - NO_ORDER
     assert {call.kind for call in CALLS.values()} == {*get_args(CallKind)} - {"unknown"}
 
 
