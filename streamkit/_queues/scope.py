@@ -158,7 +158,11 @@ class Scoped:
             return kept
         before = driver.current_context()
         try:
-            plan = driver.ensure_in(queue.context, Plan, self, queue, choice)
+            if before != queue.context:
+                driver.set_context(queue.context)
+            plan = Plan(self, queue, choice)
+            if driver.current_context() != before:
+                driver.set_context(before)
         except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
             raise
@@ -393,6 +397,6 @@ def _illegal(queue: QueueRecord) -> Exception:
 def nested(stream: Scoped, key: object, plan: Plan) -> CudaScope:
     """Return a scope inside one of the same stream, where everything is current already."""
     scope = CudaScope()
-    scope.stream, scope.key, scope.plan, scope.open = stream, key, plan, NESTED
-    scope.outer = here.scopes.innermost
+    scope.stream, scope.key, scope.plan = stream, key, plan
+    scope.open, scope.outer = NESTED, here.scopes.innermost
     return scope

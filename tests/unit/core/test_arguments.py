@@ -197,7 +197,7 @@ def test_a_class_that_implements_an_interface_is_made_as_any_other():
 @pytest.mark.parametrize(
     ("call", "instead"),
     [
-        (lambda s: sk.use(s, ["torch"]), r"takes 2 positional arguments but 3 were given"),
+        (lambda s: sk.use(s, ["torch"]), r"takes 1 positional argument but 2 were given"),
         (lambda s: sk.follow("torch", ["cupy"]), r"takes 2 positional arguments but 3 were given"),
         (lambda s: sk.follow(len), r"not .*function.*@streamkit\.follow\('torch'\)"),
         (lambda s: sk.share([1]), r"\[1\] is not an array, .* GPU.*pickle"),
