@@ -128,7 +128,7 @@ def wait_queue(
         or target is None
         or one == two
         or external
-        or not (one > LEGACY < two or current)
+        or not (current or one > LEGACY < two)
     ):
         _wait_at_first(queue, other, external=external)
         return

@@ -351,6 +351,7 @@ class CudaScope:
         here = queue.context if queue.primary and not lost else 0
         own: int | None = None
         is_open = False
+        core = queue.core if here else None
         end = None  # of the queue: one record serves all that wait
         for other, native in others:
             try:
@@ -362,10 +363,10 @@ class CudaScope:
                     _refuse_closed(other, native, native)
                 capture = ordering.capture_of(other, here)
                 # in one capture or none; else it would take one into the capture of the other
-                if capture == own and here and queue.core is not None and other.core is not None:
+                if capture == own and core is not None and other.core is not None:
                     if end is None:
                         event = lifetime.take_event(queue)
-                        queue.core.record(event.core)
+                        core.record(event.core)
                         end = event
                     other.core.wait(end.core)
                 elif capture == own:
