@@ -152,8 +152,10 @@ def drain(calls: float = _MOST_CALLS, asked: int | None = _MOST_ASKED) -> None:
     for waiting, sweep in _sweeps:
         if waiting:
             sweep()
-    if _held:
-        _end_unheld(_next(_held, asked))
+    for memory in _next(_held, asked) if _held else ():
+        if not memory.is_held(memory.array):
+            _waiting[memory] = None
+            _held.pop(memory, None)
     if _waiting:
         _keep_lent(_next(_waiting, asked))
     if _busy:
@@ -386,10 +388,3 @@ class _HeldMemory(_EndedLoan):
 
     def __hash__(self) -> int:
         return hash(self.key)
-
-
-def _end_unheld(loans: list[_HeldMemory]) -> None:
-    for loan in loans:
-        if not loan.is_held(loan.array):
-            _waiting[loan] = None
-            _held.pop(loan, None)

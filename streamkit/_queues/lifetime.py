@@ -164,7 +164,7 @@ class OpenedEvent(InterprocessEvent):
 
 # -- spare events -------------------------------------------------------------------------------
 
-_MOST_SPARE = 256  # of one kind, in one context
+_MOST_SPARE = 1_024  # of one kind, in one context
 _spare_events: defaultdict[int, list[OwnedEvent]] = defaultdict(list)
 
 

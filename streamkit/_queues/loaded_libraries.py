@@ -116,13 +116,13 @@ def other_queues(
     Each comes with the library's own stream, which keeps it alive. The context of this queue must
     be current.
     """
-    found: list[tuple[QueueRecord, Any]] = [(queue, None)]
+    found: list[tuple[QueueRecord, Any]] = []
+    known = {queue.handle: queue}
     for library in libraries:
         native = library.current(queue.device)
         other = identity.queue_of(native, queue.context)
-        for known, _ in found:
-            if other is known or (other.handle == known.handle and identity.same(other, known)):
-                break
-        else:
+        one = known.get(other.handle)
+        if one is not other and (one is None or not identity.same(one, other)):
+            known[other.handle] = other
             found.append((other, native))
-    return found[1:]
+    return found

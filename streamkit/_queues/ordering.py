@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def on(queue: QueueRecord, call: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
     """Make a call where the queue's handle means that queue; return its result."""
-    if queue.is_default:
+    if queue.handle <= PER_THREAD:
         return driver.ensure_in(queue.context, call, *arguments, **options)
     return call(*arguments, **options)
 
@@ -120,7 +120,7 @@ def wait_queue(
         or target is None
         or one == two
         or external
-        or not (one > LEGACY < two or current)
+        or not (current or one > LEGACY < two)
     ):
         _wait_at_first(queue, other, external=external)
         return

@@ -158,7 +158,11 @@ class Scoped:
             return kept
         before = driver.current_context()
         try:
-            plan = driver.ensure_in(queue.context, Plan, self, queue, choice)
+            if before != queue.context:
+                driver.set_context(queue.context)
+            plan = Plan(self, queue, choice)
+            if driver.current_context() != before:
+                driver.set_context(before)
         except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
             raise
@@ -345,6 +349,7 @@ class CudaScope:
         here = queue.context if queue.primary and not lost else 0
         own: int | None = None
         is_open = False
+        core = queue.core if here else None
         end = None  # of the queue: one record serves all that wait
         for other, native in others:
             try:
@@ -356,10 +361,10 @@ class CudaScope:
                     _refuse_closed(other, native, native)
                 capture = ordering.capture_of(other, here)
                 # in one capture or none; else it would take one into the capture of the other
-                if capture == own and here and queue.core is not None and other.core is not None:
+                if capture == own and core is not None and other.core is not None:
                     if end is None:
                         event = lifetime.take_event(queue)
-                        queue.core.record(event.core)
+                        core.record(event.core)
                         end = event
                     other.core.wait(end.core)
                 elif capture == own:
@@ -391,6 +396,6 @@ def _illegal(queue: QueueRecord) -> Exception:
 def nested(stream: Scoped, key: object, plan: Plan) -> CudaScope:
     """Return a scope inside one of the same stream, where everything is current already."""
     scope = CudaScope()
-    scope.stream, scope.key, scope.plan, scope.open = stream, key, plan, NESTED
-    scope.outer = here.scopes.innermost
+    scope.stream, scope.key, scope.plan = stream, key, plan
+    scope.open, scope.outer = NESTED, here.scopes.innermost
     return scope

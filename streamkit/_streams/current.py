@@ -20,6 +20,7 @@ from streamkit.protocols.adapters import offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from streamkit._streams.host_stream import HostStream
     from streamkit.protocols import ArrayLike, StreamLike
@@ -170,7 +171,9 @@ def named(libraries: Iterable[str] | None) -> frozenset[str] | None:
 
 
 @registry.uncompiled
-class use:  # noqa: N801 - used as a function
+def use(
+    stream: StreamLike, *, libraries: Iterable[str] | None = None, ordered: bool = False
+) -> AbstractContextManager[CudaStream[Any] | HostStream, None]:
     """Make a stream current in every loaded library for the block; ``with s:`` is ``use(s)``.
 
     The current device moves to the stream's. The libraries and the device are restored exactly, in
@@ -188,47 +191,41 @@ class use:  # noqa: N801 - used as a function
         ScopeError: It is left out of order or in another thread.
         UnsupportedStreamError: A library cannot take the stream, or has no current stream.
     """
+    given: Any = stream
+    if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
+        seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call
+        known = None if seen is None else seen()
+        given = known if known is not None and known._native is given else wrap(given)  # noqa: SLF001 - as above
+    scope = _Use()  # without an ``__init__``, which would cost as much as the rest
+    scope.stream, scope.libraries = given, None if libraries is None else named(libraries)
+    scope.ordered, scope.is_unentered = ordered, True
+    return scope
 
-    # the slots halve what ``__del__`` costs
-    __slots__ = "__weakref__", "_is_unentered", "_libraries", "_ordered", "stream"
 
-    def __init__(
-        self,
-        stream: StreamLike,
-        *,
-        libraries: Iterable[str] | None = None,
-        ordered: bool = False,
-    ) -> None:
-        given: Any = stream
-        if type(given) is not CudaStream or given._queue is None:  # noqa: SLF001 - the hot path
-            seen = wrapped.get(id(given))  # ``wrap`` of a stream that is known, without the call
-            known = None if seen is None else seen()
-            given = known if known is not None and known._native is given else wrap(given)  # noqa: SLF001 - as above
-        self.stream: CudaStream[Any] | HostStream = given
-        self._libraries = None if libraries is None else named(libraries)
-        self._ordered = ordered
-        self._is_unentered = True
+@registry.uncompiled
+class _Use:
+    """A scope that warns if it is never entered."""
+
+    __slots__ = "__weakref__", "is_unentered", "libraries", "ordered", "stream"
+
+    stream: CudaStream[Any] | HostStream
+    libraries: frozenset[str] | None
+    ordered: bool
 
     def __enter__(self) -> CudaStream[Any] | HostStream:
-        self._is_unentered = False
-        return self.stream.__enter__(self, self._libraries, self._ordered)
+        self.is_unentered = False
+        return self.stream.__enter__(self, self.libraries, self.ordered)
 
     def __call__(self, _: object) -> NoReturn:
         """Raise TypeError: a decorator would hold the stream from the definition on."""
-        self._is_unentered = False
+        self.is_unentered = False
         raise TypeError(
             "streamkit.use is not a decorator: write 'with streamkit.use(stream):' inside the "
             "function, or '@streamkit.follow(library)' above it to follow a library's stream."
         )
 
-    if TYPE_CHECKING:  # a type checker finds no type in the assignment
-
-        def __exit__(self, kind: object, error: object, trace: object) -> None:
-            """Restore what ``__enter__`` changed."""
-    else:
-        __exit__ = open_scopes.leave  # the scope that was entered under this key
+    __exit__ = open_scopes.leave  # the scope that was entered under this key
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # it is unset where an argument was refused
-        if getattr(self, "_is_unentered", False) and not is_finalizing():
+        if getattr(self, "is_unentered", False) and not is_finalizing():  # unset by an interrupt
             refusals.warn_unentered(f"use({self.stream!r})", "streamkit.use(...)")
