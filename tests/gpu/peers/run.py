@@ -28,6 +28,7 @@ import tempfile
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,8 +124,10 @@ def ends_of(told, status):
     }
 
 
-def run_file(file, limit):
-    """Return by mode how each test of a file ended; None if one mode reached the limit."""
+def run_file(file, limit, end):
+    """Return by mode how each test of a file ended; None if one mode reached a limit."""
+    if time.monotonic() + limit > end:
+        return None
     found, started, late = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
         for mode in MODES:
@@ -135,18 +138,17 @@ def run_file(file, limit):
                 command, env={**os.environ, "PYTHONPATH": paths}, cwd=folder,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
-        end = time.monotonic() + limit
+        until = time.monotonic() + limit
         for mode, (told, process) in started.items():
             try:
-                status = process.wait(max(end - time.monotonic(), 0.1))
+                status = process.wait(max(until - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()
                 late.append(mode)
             found[mode] = ends_of(told, status)
     for mode in late:
-        last = [test for test, how in found[mode].items() if how.startswith("process")]
-        print(f"{file} reached the limit of {limit:g} s in {mode}: {last}", flush=True)
+        print(f"{file} reached {limit:g} s in {mode}, in {[*found[mode]][-1:]}", flush=True)
     return None if late else found
 
 
@@ -203,13 +205,9 @@ def main():
     wanted = {name: file for name, file in suite().items()
               if not asked.names or {name, name.partition("/")[0]} & {*asked.names}}  # fmt: skip
     names = [name for name in wanted if name not in table["files"]]
-
-    def run(name):
-        in_time = time.monotonic() + asked.limit < end
-        return run_file(wanted[name], asked.limit) if in_time else None
-
+    run = partial(run_file, limit=asked.limit, end=end)
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for name, found in zip(names, pool.map(run, names), strict=True):
+        for name, found in zip(names, pool.map(run, map(wanted.get, names)), strict=True):
             if found is not None:
                 table["files"][name] = {mode: len(ends) for mode, ends in found.items()}
                 table["rows"] += differences(name, found, reasons)
