@@ -120,7 +120,7 @@ def wait_queue(
         or target is None
         or one == two
         or external
-        or not (current or one > LEGACY < two)
+        or not (one > LEGACY < two or current)
     ):
         _wait_at_first(queue, other, external=external)
         return
