@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import random
@@ -138,17 +139,15 @@ def test_any_librarys_stream_waits_for_it_and_the_opener_can_record_it(peer, s):
 @pytest.fixture
 def gate_on():
     """Make a gate that holds streams of a device."""
-    made = []
+    with contextlib.ExitStack() as stack:
 
-    def make(device):
-        with on_device(device):
-            made.append((device, Gate()))
-        return made[-1][1]
+        def make(device):
+            stack.enter_context(on_device(device))  # whose end may free the gate's memory
+            gate = Gate()
+            stack.callback(gate.free)
+            return gate
 
-    yield make
-    for device, gate in made:
-        with on_device(device):
-            gate.free()
+        yield make
 
 
 @pytest.mark.skipif(cuda_devices() < 2, reason="one CUDA device")
