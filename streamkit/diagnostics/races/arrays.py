@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
 import itertools
@@ -157,10 +158,7 @@ class Memories:
         return names
 
     def reached(self, call: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the arrays to which a call leads, each with the name that leads there, or none.
-
-        It is followed through its arguments, object, defaults, closure, and the globals it names.
-        """
+        """Yield the arrays that a call is given, holds or loads, with the names that lead there."""
         numpy: Any = sys.modules.get("numpy")
         kinds = (bytearray, memoryview, *([numpy.ndarray] if numpy else ()))
         called = getattr(type(call.func), "__call__", None)  # noqa: B004 - of a class of the user's
@@ -270,7 +268,7 @@ def _held_by(value: Any) -> Iterable[tuple[str, Any]]:
         defaults = ("", value.__defaults__), ("", value.__kwdefaults__)
         is_own = "-packages" not in code.co_filename  # a library's globals are constants
         return *cells, *(_named(code, within) if is_own else ()), *defaults
-    root = type(value).__module__.partition(".")[0]
+    root = str(type(value).__module__).partition(".")[0]
     is_closed = root in sys.stdlib_module_names and root not in _HOLDERS
     return () if is_closed or root == "streamkit" else zip(repeat(""), gc.get_referents(value))
 
@@ -280,13 +278,19 @@ def _named(code: types.CodeType, within: Mapping[str, Any]) -> Iterator[tuple[st
     for one in code.co_consts:
         if type(one) is types.CodeType:
             yield from _named(one, within)
-    for name in code.co_names:
+    for name in _globals_of(code):
         value = within.get(name)
         if type(value) is types.ModuleType:
             inside = vars(value)
             yield from ((name, inside[one]) for one in code.co_names if one in inside)
         elif value is not None:
             yield name, value
+
+
+@functools.lru_cache
+def _globals_of(code: types.CodeType) -> set[str]:
+    """Return the names of globals that some code loads; ``co_names`` has attributes' names too."""
+    return {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
 
 
 def _as_numpy(value: Any) -> Any:

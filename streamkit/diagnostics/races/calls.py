@@ -186,7 +186,10 @@ def uses_of_numpy(call: Any) -> list[ArrayUse] | None:
         return None
     name = getattr(fn, "__name__", "")
     found: list[ArrayUse] | None = None
-    if isinstance(fn, numpy.ufunc):
+    ufunc = fn if isinstance(fn, numpy.ufunc) else owner
+    if isinstance(ufunc, numpy.ufunc) and {*"".join(ufunc.types)} <= {*"O->"}:
+        return None  # of ``frompyfunc``: it calls the program's code
+    if ufunc is fn:
         found = [*_of_ufunc(args[: fn.nin], args[fn.nin :], named)]
     elif isinstance(owner, numpy.ufunc):
         found = _of_ufunc_method(getattr(owner, "__name__", ""), name, args, named)

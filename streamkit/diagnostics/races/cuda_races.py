@@ -394,8 +394,7 @@ def _changed(
 ) -> Iterator[int]:
     """Yield the uploads whose memory has changed before the host can have waited for them.
 
-    The recorder has looked at it at each upload, and when the host had waited. ``uploads`` has the
-    latest one of each memory, and what was there.
+    ``uploads`` has the latest upload of each memory, and what was there.
     """
     if step.kind == "point" or step.call.kind not in _LOOKED_AT:
         return
@@ -455,10 +454,7 @@ def _reused(
 def _unread(
     pending: Mapping[int, bool], given: Mapping[int, PlacedLaunch], describer: _Describer
 ) -> Iterator[Race]:
-    """Yield a race for each line with copies for which the host has not waited in time.
-
-    ``pending`` says of each copy whether that is certain.
-    """
+    """Yield a race for each line of copies; ``pending`` says of each whether that is certain."""
     lines: defaultdict[Hashable, list[int]] = defaultdict(list)
     for number in sorted(pending):
         lines[given[number].place, given[number].queue].append(number)

@@ -184,7 +184,7 @@ class RaceRecorder(HostRecorder):
 
     def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
         """Return the names of host streams by their ids; one object for all that are alike."""
-        found = {one.id: name for name, one in variables if isinstance(one, HostStream)}
+        found = {one.id: name for name, one in variables if type(one) is HostStream}
         return self._streams.setdefault(tuple(found.items()), found)
 
     def _callers(self, frame: FrameType | None) -> Callers:

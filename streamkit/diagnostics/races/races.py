@@ -115,10 +115,7 @@ def _look(
 
 @garbage.held_back()  # as below, and a destructor could give work
 def _let_go(recorder: RaceRecorder, earlier: list[Pair]) -> None:
-    """Drop what was given so far, but for what races, if the host has waited for all of it.
-
-    Such work is over before all that is given later.
-    """
+    """Drop what was given so far, but for what races, if the host has waited for its end."""
     with recorder.letting_go() as (steps, given):
         now = trace.Step(None, "operator", "now", None)
         strictly = stamps([*steps, now], given, threads_talk=False)

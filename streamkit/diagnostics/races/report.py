@@ -121,16 +121,16 @@ def _site(one: RacedOperation) -> Hashable:
 
 def reason_of(one: Access, other: Access, first: str, second: str) -> str:
     """Return why two accesses are only a possible race, given the titles of their operations."""
-    for access, title in ((one, first), (other, second)):
+    titled = (one, first), (other, second)
+    for access, title in sorted(titled, key=lambda pair: pair[0].mode != "unknown"):
         if access.mode == "unknown":
             return f"what {title} does with it was not seen"
-    for access, title in ((one, first), (other, second)):
         if not access.is_sure:
             return f"{title} perhaps does not use all of it"
     if race_of(one, other):
         return "something that was not seen may order the two"
     if None in (one.allocation, other.allocation):
-        return "whose memory it is was not seen"
+        return "its memory may have been freed and used again in between"
     return "the two perhaps share no byte of it"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import html
 import itertools
@@ -941,6 +942,7 @@ def view(buffer):
         (in_a_closure(memoryview(GLOBAL)), ()),
         (functools.partial(by_name), ()),
         (np.vectorize(in_a_closure(SimpleNamespace(x=GLOBAL[1:]))), ()),
+        (np.frompyfunc(GLOBAL.fill, 1, 1), (np.ones(2),)),
     ],
 )
 def test_what_a_function_does_with_what_it_reaches_is_possible(stream, other, fn, arguments):
@@ -955,11 +957,14 @@ def test_what_a_function_does_with_what_it_reaches_is_possible(stream, other, fn
     assert race.fix.endswith(f" first, add other.wait(stream) before line {race.second.line}")
     told = f"{race.second.name}. {report.coverage.remedy} Not seen: {UNSEEN}."
     assert str(report.coverage) == f"1 of 2 operations understood. Not understood: {told}"
+    _lazy = type("Lazy", (), {"__class__": property(ASKED.append)})()
     with sk.races() as report:
         stream.submit(np.copyto, GLOBAL, 1)
         other.wait(stream)
         other.submit(fn, *arguments)
         stream.submit(lambda: OTHER[0].fill(1))
+        other.submit(lambda: SimpleNamespace(OTHER=1).OTHER)  # an attribute
+        other.submit((ctypes.c_int * 3)().__setitem__, 0, 1)  # of a class without a module
     assert report.races == ()
     assert ASKED == []
     with sk.races() as report:
