@@ -87,7 +87,7 @@ def _names_of(what: Any) -> tuple[str, str]:
     name = getattr(what, "__qualname__", None) or getattr(what, "__name__", None)
     owner = getattr(what, "__self__", what)  # a built-in method has no module of its own
     module = getattr(what, "__module__", None) or type(owner).__module__
-    return str(name or type(what).__qualname__), str(module)  # None of a class made in C
+    return str(name or type(what).__qualname__), module
 
 
 def note(  # noqa: PLR0913 - each caller gives what it has

@@ -138,5 +138,5 @@ def host_queue(stream: HostStream) -> AuditedQueue:
 
 def library_of(step: WatchedStep) -> str | None:
     """Return the library of a step's function, None where its module does not tell."""
-    root = step.module.partition(".")[0]
+    root = str(step.module).partition(".")[0]  # None of a class made in C
     return root if root in _ROOTS else None
