@@ -163,7 +163,7 @@ class Memories:
         kinds = (bytearray, memoryview, *([numpy.ndarray] if numpy else ()))
         called = getattr(type(call.func), "__call__", None)  # noqa: B004 - of a class of the user's
         waiting, seen = deque([("", call, 0), ("", called, 0)]), {id(call)}
-        while waiting and len(seen) < _MOST:
+        while waiting:
             name, value, depth = waiting.popleft()
             if issubclass(type(value), kinds) or self.watching(value) is not None:
                 yield name, value
@@ -171,7 +171,8 @@ class Memories:
             if name and type(value) is not types.CellType and not name.startswith(_INSIDE):
                 name = _INSIDE + name
             for key, one in _held_by(value) if is_passed or depth < _LEVELS else ():
-                if not (type(one) in _ENDS or id(one) in seen or issubclass(type(one), type)):
+                kind, is_new = type(one), id(one) not in seen and len(seen) < _MOST
+                if is_new and not (kind in _ENDS or issubclass(kind, type)):
                     seen.add(id(one))
                     waiting.append((name or key, one, depth + (not is_passed)))
 

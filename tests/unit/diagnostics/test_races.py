@@ -939,7 +939,7 @@ def view(buffer):
         (lambda: of_globals(), ()),  # noqa: PLW0108 - which is looked through
         (in_a_closure(GLOBAL), ()),
         (in_a_closure(in_a_closure({"x": (GLOBAL,)})), ()),
-        (in_a_closure(memoryview(GLOBAL)), ()),
+        (in_a_closure([*([n] for n in range(300)), memoryview(GLOBAL)]), ()),
         (functools.partial(by_name), ()),
         (np.vectorize(in_a_closure(SimpleNamespace(x=GLOBAL[1:]))), ()),
         (np.frompyfunc(GLOBAL.fill, 1, 1), (np.ones(2),)),
