@@ -319,8 +319,7 @@ class RaceReport:
         return None if self._found is None else f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        texts = f"{_counted(self.races)}.", *texts_of(self.races), str(self.coverage)
-        return "\n\n".join(texts)
+        return "\n\n".join((f"{_counted(self.races)}.", *texts_of(self.races), str(self.coverage)))
 
     def __repr__(self) -> str:
         if self._found is None:
