@@ -650,6 +650,7 @@ def test_what_another_thread_waited_for_leaves_it_possible(stream, other, x):
         thread.join()
         other.submit(read, x)
     assert lines(report) == POSSIBLE
+    assert report.races[0].reason.startswith("another thread, the host")
 
 
 @pytest.mark.parametrize("still_runs", [False, True])
