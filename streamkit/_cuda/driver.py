@@ -307,16 +307,20 @@ def capture_id(stream: int, told: tuple[int, int] | None = None) -> int | None:
     return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
-def capture_question(stream: int) -> tuple[Callable[[], int], bytearray]:
+def capture_question(
+    stream: int, *, is_checked: bool = True
+) -> tuple[Callable[[], Any], bytearray]:
     """Return a call that asks whether a stream captures, and the place of the answer, 0 for no.
 
-    The call returns an error's code. The bindings need as long again to make members of
-    enumerations; here ctypes has converted the arguments, and ``partial`` has packed them.
+    The call returns an error's code; unless it ``is_checked`` nothing, which costs less. The
+    bindings need as long again to make members of enumerations; here ctypes has converted the
+    arguments, and ``partial`` has packed them.
     """
     c_int, c_void_p, byref = loader.c_types()
     answer = bytearray(4)  # read in half the time of a c_int
     places = c_void_p.from_param(stream), byref(c_int.from_buffer(answer))
-    return functools.partial(loader.with_gil("cuStreamIsCapturing"), *places), answer
+    call = loader.with_gil("cuStreamIsCapturing", is_checked=is_checked)
+    return functools.partial(call, *places), answer
 
 
 def end_broken_capture(stream: int) -> None:

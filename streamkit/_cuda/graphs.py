@@ -6,14 +6,12 @@ import ctypes
 import functools
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from streamkit import errors
 from streamkit._cuda import driver, loader
 from streamkit._cuda.driver import ask
-from streamkit._support import messages
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
@@ -23,11 +21,9 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
 
 _ACTIVE = 1
-_INVALID_CONTEXT = 201
 _AUTO_FREE_ON_LAUNCH = 1
 _HOST, _ARRAY = 1, 3  # types of memory
 _NO_WORK = 6, 7, 11  # types of nodes: to wait for an event, to record one, to free memory
-_NAP = 1e-5  # in seconds; a launch takes less, unless the stream is full
 
 
 class Captured(NamedTuple):
@@ -115,49 +111,15 @@ def launch(executable: int, stream: int) -> None:
     ask("cuGraphLaunch", executable, stream)
 
 
-def relauncher(executable: int, stream: int) -> tuple[Callable[[], bool], Callable[[], None]]:
-    """Return a function that queues a run on a created stream at the least cost; and its end.
+def relaunch_calls(executable: int, stream: int) -> tuple[Callable[[], None], bytearray, Any]:
+    """Return a question whether a created stream captures, its answer, and a launch there.
 
-    The function returns False, and queues no run, if the stream captures, if the driver wants the
-    stream's context to be current, if another thread is inside the function, because CUDA wants one
-    thread at a time to use an executable, and once its end was called. The end waits until no
-    thread is inside the function.
+    They cost the least. The launch returns an error's code, also where the driver wants the
+    stream's context to be current. The question returns none, because the launch then fails too.
     """
-    graph, target = map(ctypes.c_void_p.from_param, (executable, stream))
-    ask, status = driver.capture_question(stream)
-    run = functools.partial(loader.without_gil("cuGraphLaunch"), graph, target)
-    free: list[None] = [None]  # empty while a thread is inside
-    is_over = False
-
-    def relaunch() -> bool:
-        if loader.is_forked:
-            raise messages.forked()
-        try:  # a lock would cost as much as the question
-            del free[0]  # in one thread only, and no interrupt comes between this and ``try``
-        except IndexError:
-            return False
-        try:
-            code = ask()
-            if code:
-                raise driver.error("cuStreamIsCapturing", code)
-            if status[0] or is_over:
-                return False
-            code = run()
-            if not code:
-                return True
-            if code == _INVALID_CONTEXT:
-                return False
-            raise driver.error("cuGraphLaunch", code)
-        finally:
-            free.append(None)
-
-    def end() -> None:
-        nonlocal is_over
-        is_over = True
-        while not (free or loader.is_forked):
-            time.sleep(_NAP)
-
-    return relaunch, end
+    handles = map(ctypes.c_void_p.from_param, (executable, stream))
+    run = functools.partial(loader.without_gil("cuGraphLaunch"), *handles)
+    return *driver.capture_question(stream, is_checked=False), run
 
 
 class Node(NamedTuple):

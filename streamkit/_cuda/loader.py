@@ -172,12 +172,16 @@ def c_types() -> Any:
 
 
 @functools.cache
-def with_gil(call: str) -> Any:
+def with_gil(call: str, *, is_checked: bool = True) -> Any:
     """Return a function of the driver that lets no other thread run meanwhile.
 
     For a function that only looks, during which another thread would take the GIL for long.
+    It returns the code as an int, or nothing unless it ``is_checked``.
     """
-    return getattr(_library("PyDLL"), call)
+    function = getattr(_library("PyDLL"), call)
+    if not is_checked:
+        function.restype = None
+    return function
 
 
 @functools.cache

@@ -6,11 +6,12 @@ import contextlib
 import functools
 import sys
 import threading
+import time
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from streamkit import errors
-from streamkit._cuda import driver, graphs
+from streamkit._cuda import driver, graphs, loader
 from streamkit._graphs import checks, disposal
 from streamkit._queues import identity, loaded_libraries, open_scopes, ordering
 from streamkit._streams.host_stream import HostStream
@@ -28,11 +29,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import StreamLike
     from streamkit.protocols.queues import QueueRecord
 
-    _Again = tuple[QueueRecord | None, Callable[[], bool], Callable[[], None]]
-
 T = TypeVar("T")
-
-_NOT_AGAIN: _Again = (None, lambda: False, lambda: None)
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -53,8 +50,9 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._kept = kept  # during the capture
         self._sections: list[graphs.Section] = []  # during the capture
         self._lock = threading.RLock()  # no forked child can use the graph
-        self._again = _NOT_AGAIN
-        """The queue where a launch now needs one call only; that call; and what ends its use."""
+        self._steady: QueueRecord | Literal[False] = False
+        """The queue where a launch now needs two calls only, which are prepared."""
+        self._free: list[None] = [None]  # empty while a thread makes these calls
 
     # -- while it is captured ---------------------------------------------------------------------
 
@@ -63,8 +61,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         with self._lock:
             if owned is not None:
                 owned.kept, owned.sections = self._kept, self._sections
-            self._owned = owned
-            self._is_capturing, self._kept = False, []
+            self._owned, self._is_capturing, self._kept = owned, False, []
 
     @contextlib.contextmanager
     def section(self, name: str) -> Generator[None]:
@@ -165,20 +162,28 @@ class CudaGraph(Graph, metaclass=Concrete):
     # -- what it does -----------------------------------------------------------------------------
 
     def launch(self, stream: StreamLike | None = None) -> None:
-        target = stream if type(stream) is CudaStream else self._target(stream)
-        if target is None:  # after the libraries' work so far, and before their next work
+        target: Any = stream if type(stream) is CudaStream else self._target(stream)
+        queue = None if target is None else target._queue or target._live()  # noqa: SLF001 - no call where that is quick
+        try:
+            del self._free[0]  # in one thread only; ``_lock`` costs as much as a call of the driver
+        except IndexError:
+            pass
+        else:  # no interrupt comes in between
+            try:
+                if queue is self._steady and not loader.is_forked:
+                    self._ask()
+                    if not (self._answer[0] or self._run()):
+                        return
+            finally:
+                self._free.append(None)
+                if disposal.waiting:
+                    disposal.sweep()
+        if target is not None:
+            self._alone(self._launch, target)
+        else:  # after the libraries' work so far, and before their next work
             self._ready()
             with in_order_with_libraries(self._stream) as others:
                 self._alone(self._launch, self._stream, others)
-        else:
-            steady, relaunch, _ = (
-                self._again
-            )  # without ``_lock``, which costs as much as a question
-            queue = target._queue or target._live()  # noqa: SLF001 - no call where that is quick
-            if queue is not steady or not relaunch():
-                self._alone(self._launch, target)
-        if disposal.waiting:
-            disposal.sweep()
 
     def _launch(
         self, target: CudaStream[Any], others: list[tuple[QueueRecord, Any]] | None = None
@@ -196,19 +201,19 @@ class CudaGraph(Graph, metaclass=Concrete):
         owned.launch(target, queue)
         steady = owned.runs.steady
         if steady is not None:
-            again = graphs.relauncher(owned.executable.executable, steady.handle)
-            self._again = steady, *again
+            calls = graphs.relaunch_calls(owned.executable.executable, steady.handle)
+            self._ask, self._answer, self._run = calls
+            self._steady = steady  # last, as a launch without the lock looks at it first
 
     def _alone(self, call: Callable[..., T], *arguments: Any) -> T:
         """Make a call with the lock, which each launch takes meanwhile, and return its result."""
-        while True:
-            again = self._again
-            _, _, end = again
-            end()  # before the lock: a signal's handler in a launch that it waits for may take that
+        while not loader.is_forked:  # else a thread of the parent may have the lock for ever
+            self._steady = False  # a launch that begins now takes the lock
             with self._lock:
-                if self._again is again:  # else another thread has launched meanwhile
-                    self._again = _NOT_AGAIN
+                if self._free and not self._steady:  # else another launch goes on, or has begun
                     return call(*arguments)
+            time.sleep(1e-5)  # without the lock, which a signal's handler in the launch may take
+        raise messages.forked()
 
     def upload(self, stream: StreamLike | None = None) -> None:
         self._alone(self._upload, self._target(stream) or self._stream)

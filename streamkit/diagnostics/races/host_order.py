@@ -325,34 +325,32 @@ class _Reader:
     def _enter(self, step: WatchedStep, host: _Host) -> _Item:
         """Let a host hold a queue."""
         befores = [self._here(host)]
-        if step.is_ordered:
-            befores.append(self._current(host))
+        around = self._around(host)
+        if step.is_ordered and around is not None:
+            befores.append(self._points.add(around.now, reached=around.part))
+        elif step.is_ordered:
+            befores.append(self._end_of(self._queue(host_stream.default_stream)))
         item = self._give(self._queue(step.stream), *befores)
         self._bodies[host.key, step.stream] = item
         self._open[host.key].append(item)
         return item
 
-    def _current(self, host: _Host) -> int:
-        """Return the point of the current stream, after which an ordered scope comes.
-
-        This is the latest work of the scope around it. Outside it is the end of the default
-        stream's bodies and of ordered scopes, as host streams do not wait for its functions.
-        """
-        item = self._open[host.key][-1] if self._open[host.key] else host.item
-        if item is None:
-            return self._ended[host.key]
-        return self._points.add(item.now, reached=item.part)
+    def _around(self, host: _Host) -> _Item | None:
+        """Return the item of the current stream; None where that is the default stream."""
+        if self._open[host.key]:
+            return self._open[host.key][-1]
+        return None if host.item is None or host.key.kind == "then" else host.item
 
     def _follow(self, host: _Host, point: int) -> None:
         """Let the stream that is current come after an ordered scope."""
-        if self._open[host.key]:
-            item = self._open[host.key][-1]
-            item.now = self._points.add(item.now, point)
-        elif host.item is not None:
-            self._learn(host, point)
-        else:
+        around = self._around(host)
+        if around is None:
             self._ended[host.key] = self._points.add(self._ended[host.key], point)
             self._put(self._queue(host_stream.default_stream), point)
+        elif around is host.item:
+            self._learn(host, point)
+        else:
+            around.now = self._points.add(around.now, point)
 
     # -- steps --------------------------------------------------------------------------------
 

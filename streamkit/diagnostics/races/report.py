@@ -128,9 +128,9 @@ def reason_of(one: Access, other: Access, first: str, second: str) -> str:
         if not access.is_sure:
             return f"{title} perhaps does not use all of it"
     if race_of(one, other):
-        return "something that was not seen may order the two"
+        return "another thread, the host, another process or a graph may order the two"
     if None in (one.allocation, other.allocation):
-        return "its memory may have been freed and used again in between"
+        return "the array may have been freed in between, and its memory given to another one"
     return "the two perhaps share no byte of it"
 
 

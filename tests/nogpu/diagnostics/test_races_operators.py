@@ -147,6 +147,7 @@ def test_ordered_scopes_wait_for_what_was_current(a, b, x, y):
     with sk.races() as report:
         with default:
             x.fill_(7)
+        default.submit(x.fill_, 7)
         with sk.use(a, ordered=True):
             x.fill_(7)
         with sk.use(b, ordered=True):
@@ -156,8 +157,8 @@ def test_ordered_scopes_wait_for_what_was_current(a, b, x, y):
         default.sync()
     assert report.races == ()
     with sk.races() as report:
-        default.submit(x.fill_, 7)  # for which the scope of a host stream does not wait
-        with sk.use(a, ordered=True):
+        default.submit(x.fill_, 7)
+        with sk.use(a):
             x.fill_(7)
         default.sync()
     assert lines(report) == [("fill_", "fill_", True)]

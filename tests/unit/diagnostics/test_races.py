@@ -29,6 +29,7 @@ from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
 from support.programs import run_program
+from support.queues import eventually, pending
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -504,9 +505,22 @@ def by_third(stream, other):
     other.wait(third)
 
 
+def by_ordered_scope(stream, other, *, ordered=True):
+    default = sk.default_stream("cpu")
+    default.wait(stream)
+    assert eventually(lambda: not pending(default))  # so that nothing holds the thread
+    with sk.use(other, ordered=ordered):
+        pass
+
+
+def by_ordered_scope_in_then(stream, other):
+    sk.new_stream("cpu").then(by_ordered_scope, stream, other).result()
+
+
+in_no_order = functools.partial(by_ordered_scope, ordered=False)
 ORDERS = [
     by_wait, by_event, by_sync, by_event_sync, by_query, by_event_query, by_await, by_event_await,
-    by_result, by_future, by_third,
+    by_result, by_future, by_third, by_ordered_scope, by_ordered_scope_in_then,
 ]  # fmt: skip
 
 
@@ -596,7 +610,7 @@ def in_a_scope(stream, other):
         other.wait(stream)
 
 
-@pytest.mark.parametrize("wait", [in_no_scope, in_a_scope])
+@pytest.mark.parametrize("wait", [in_no_scope, in_no_order, in_a_scope])
 def test_what_holds_the_host_but_no_gpu_orders_nothing_on_a_third_stream(stream, other, x, wait):
     with sk.races() as report:
         stream.submit(write, x)
@@ -636,6 +650,7 @@ def test_what_another_thread_waited_for_leaves_it_possible(stream, other, x):
         thread.join()
         other.submit(read, x)
     assert lines(report) == POSSIBLE
+    assert report.races[0].reason.startswith("another thread, the host")
 
 
 @pytest.mark.parametrize("still_runs", [False, True])

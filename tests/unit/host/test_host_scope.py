@@ -21,17 +21,30 @@ from support.queues import LONG, eventually, pending, together, within
 pytestmark = [pytest.mark.portable, pytest.mark.quick]
 
 
-@pytest.mark.parametrize("scoped", [True, False])
-def test_the_body_runs_after_what_was_queued_before(stream, hold, scoped):
-    gate, seen = hold(stream), []
-    stream.submit(seen.append, "queued")
-    if scoped:
+def ordered(stream):
+    return sk.use(stream, ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("of_default", "scope", "waits"),
+    [
+        (False, sk.use, True),
+        (False, contextlib.nullcontext, False),
+        (True, ordered, True),
+        (True, sk.use, False),
+    ],
+)
+def test_the_body_runs_after_what_was_queued_before(stream, hold, of_default, scope, waits):
+    queue = sk.default_stream("cpu") if of_default else stream
+    gate, seen = hold(queue), []
+    queue.submit(seen.append, "queued")
+    if waits:
         threading.Timer(0.02, gate.open).start()
-    with stream if scoped else contextlib.nullcontext():
+    with scope(stream):
         seen.append("body")
     gate.open()
-    stream.sync()
-    assert seen == (["queued", "body"] if scoped else ["body", "queued"])
+    queue.sync()
+    assert seen == (["queued", "body"] if waits else ["body", "queued"])
 
 
 @pytest.mark.parametrize("scoped", [True, False])
@@ -60,24 +73,15 @@ def test_what_other_threads_submit_meanwhile_follows_the_body(stream, scoped):
     assert seen == (["body", "later"] if scoped else ["later", "body"])
 
 
-def test_the_body_runs_in_the_thread_that_entered(stream):
+def test_the_body_and_what_it_submits_run_at_once_in_the_thread_that_entered(stream):
     here, seen = threading.get_ident(), []
     with stream as entered:
         assert entered is stream
         stream.submit(lambda: seen.append(threading.get_ident()))
+        assert seen == [here]
     stream.submit(lambda: seen.append(threading.get_ident()))
     stream.sync()
-    assert seen[0] == here
     assert seen[1] != here
-
-
-def test_what_the_body_submits_runs_at_once(stream):
-    seen = []
-    with stream:
-        seen.append(1)
-        stream.submit(seen.append, 2)
-        seen.append(3)
-    assert seen == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -120,23 +124,15 @@ def test_the_stream_is_busy_for_other_threads(stream):
             within(lambda: stream.sync(timeout=0.01))
 
 
-def test_waiting_in_a_body_waits_on_the_host(stream, other, hold):
-    gate, seen = hold(other), []
-    other.submit(seen.append, 1)
-    with stream:
-        threading.Timer(0.02, gate.open).start()
-        stream.wait(other)
-        assert seen == [1]
-
-
 @pytest.mark.parametrize("wait", ["stream.wait(other)", "other.sync()"])
-def test_an_item_stays_behind_a_body_that_waits(stream, other, hold, wait):
+def test_a_body_that_waits_waits_on_the_host_and_an_item_stays_behind_it(stream, other, hold, wait):
     gate, seen = hold(other), []
     other.submit(seen.append, "other")
     with stream:
         within(lambda: stream.submit(seen.append, "behind"))
         threading.Timer(0.02, gate.open).start()
         stream.wait(other) if wait == "stream.wait(other)" else other.sync()
+        assert seen == ["other"]
         time.sleep(0.02)
         seen.append("body")
     stream.sync()
@@ -205,18 +201,14 @@ def test_the_options_of_use_are_taken_on_the_host_too(stream, options):
         assert current is sk.current_stream() is stream
 
 
-def test_outside_a_scope_the_current_stream_is_the_default_one(stream, no_driver):
-    assert sk.current_stream() is sk.default_stream()
+@pytest.mark.parametrize("options", [{}, {"device": "cpu"}])
+def test_the_current_stream_is_that_of_the_scope_in_its_own_thread(stream, no_driver, options):
+    default = sk.default_stream(**options)
+    assert sk.current_stream(**options) is default
     with stream:
-        pass
-    assert sk.current_stream() is sk.default_stream()
-
-
-def test_the_current_stream_of_the_host_is_that_of_the_scope_in_its_own_thread_only(stream):
-    assert sk.current_stream(device="cpu") is sk.default_stream("cpu")
-    with stream:
-        assert sk.current_stream(device="cpu") is stream
-        assert within(lambda: sk.current_stream(device="cpu")) is sk.default_stream("cpu")
+        assert sk.current_stream(**options) is stream
+        assert within(lambda: sk.current_stream(**options)) is default
+    assert sk.current_stream(**options) is default
 
 
 # -- how a scope ends -------------------------------------------------------------------------

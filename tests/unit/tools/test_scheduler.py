@@ -98,6 +98,13 @@ def read_in_the_wrong_scope(*, ordered):
         assert array == [1]
 
 
+def read_after_the_default_stream(*, ordered):
+    array = [0]
+    sk.default_stream("cpu").submit(array.__setitem__, 0, 1)
+    with sk.use(sk.new_stream("cpu"), ordered=ordered):
+        assert array == [1]
+
+
 PROGRAMS = [
     two_streams,
     fan_in,
@@ -105,6 +112,7 @@ PROGRAMS = [
     buffer_reused,
     read_without_sync,
     read_in_the_wrong_scope,
+    read_after_the_default_stream,
 ]
 
 
