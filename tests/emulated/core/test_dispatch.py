@@ -18,6 +18,7 @@ from streamkit._cuda import events  # its calls are made to fail
 from streamkit._queues import (  # their lists and limits
     dispatcher,
     lifetime,  # its events wait to be used again
+    ordering,
     points,
     waits,
 )
@@ -200,14 +201,14 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 @pytest.mark.parametrize("way", ["await", "then", "sync"])
 def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
     """The event is the capture's then, and nobody would ever be told."""
-    record, stream = events.record, held()
+    mark, stream = ordering.mark, held()
 
-    def begin_and_record(event, handle, **options):
-        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
-        record(event, handle, **options)
+    def begin_and_mark(event, queue):
+        check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
+        mark(event, queue)
 
     with monkeypatch.context() as patch:
-        patch.setattr(events, "record", begin_and_record)
+        patch.setattr(ordering, "mark", begin_and_mark)
         with pytest.raises(sk.errors.CaptureError):
             WAYS[way](stream)
     assert eventually(lambda: not host_queue._working)  # those before it have just run
