@@ -32,7 +32,6 @@ _AGES = 320  # a nap is this part of the youngest point's age
 _SHORTEST, _LONGEST = 50e-6, 10e-3  # seconds of a nap
 _RESTS = 8  # a nap lasts at least so many times as long as the last looks
 _STIRS = 0.25e-3  # seconds after which a loop is woken again
-_BURST, _LULL = 8, 1e-3  # after more new points a nap of so long gathers them
 _MANY = 64  # points of a queue before dropped ones are taken out
 _PATIENCE = 1.0  # seconds that the end of the interpreter waits for the thread
 
@@ -60,7 +59,6 @@ class _Dispatcher:
         self._earliest = 0.0  # when the next look may be due
         self._stirs = 0.0  # when the loops are woken again
         self._used = 0.0  # seconds of a core that the last look took
-        self._came = 0  # how many points came since the last look
 
     def add(self, point: Point) -> None:
         """Take a point, from any thread; ring unless its queue has other points to wait for."""
@@ -71,12 +69,12 @@ class _Dispatcher:
     # -- in its thread ------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not _is_over:
+        while not is_over:
             try:
                 self._wait()
                 # around all looks, so that each look is short
                 with driver.beside_captures():
-                    while not _is_over:
+                    while not is_over:
                         self._look()
                         self._wait()
             except Exception as error:  # noqa: BLE001 - no waiter may hang, whatever fails
@@ -85,7 +83,7 @@ class _Dispatcher:
     def _wait(self) -> None:
         """Nap until the next look is due, and list the points that come meanwhile."""
         self._list()
-        while monotonic() < self._next and not _is_over:
+        while monotonic() < self._next and not is_over:
             self._nap()
             self._list()
 
@@ -95,10 +93,8 @@ class _Dispatcher:
         A point can come after later ones, because some time passes before it is watched: an
         ``await`` looks for a moment first, and another thread can be faster.
         """
-        new = self.new
-        self._came += len(new)
-        while new:
-            point = new.popleft()
+        while self.new:
+            point = self.new.popleft()
             key = point if point.queue is None else point.queue
             track = self.tracks.get(key)
             if track is None:
@@ -141,9 +137,6 @@ class _Dispatcher:
                     one.stir()
         self._used = thread_time() - began
         nap = min(max((now - youngest) / _AGES, _SHORTEST), _LONGEST)
-        if self._came > _BURST:
-            nap = max(nap, _LULL)
-        self._came = 0
         # a single slow look does not count: a collection of garbage may have run in it, or the
         # system may count a thread's time in steps
         self._earliest = now + _RESTS * min(self._used, before)
@@ -165,36 +158,17 @@ def _advance(track: _Track, told: dict[Listener, Reached]) -> None:
     points = track.points
     while points:
         error: Exception | None = None
-        count = 1
-        if points[0].listener is not None:
-            try:
-                count = _reached(points)
-            except errors.DriverError as failed:
-                error = failed.with_traceback(None)  # a traceback would hold this frame
-        if not count:
-            break
+        try:
+            if points[0].listener is not None and not events.query(points[0].event):
+                break
+        except errors.DriverError as failed:
+            error = failed.with_traceback(None)  # a traceback would hold this frame
         track.moved = monotonic()
-        for _ in range(count):
-            _finish(points.popleft(), error, told)
+        _finish(points.popleft(), error, told)
     if len(points) > track.limit:  # or the points of waits that timed out would pile up
         first = points.popleft()
         track.points = deque([first, *(point for point in points if point.listener is not None)])
         track.limit = 2 * len(track.points) + _MANY
-
-
-def _reached(points: deque[Point]) -> int:
-    """Return how many points are reached, with few queries, as they are reached in order."""
-    if not events.query(points[0].event):
-        return 0
-    low, high = 1, len(points)
-    middle = high
-    while low < high:
-        if events.query(points[middle - 1].event):
-            low = middle
-        else:
-            high = middle - 1
-        middle = (low + high + 1) // 2
-    return low
 
 
 def _finish(point: Point, error: Exception | None, told: dict[Listener, Reached]) -> None:
@@ -206,7 +180,7 @@ def _finish(point: Point, error: Exception | None, told: dict[Listener, Reached]
 
 
 _dispatcher: _Dispatcher | None = None
-_is_over = False
+is_over = False  # whether the program has ended, so that nobody is told any more
 _lock = new_lock()
 
 
@@ -228,7 +202,7 @@ def watch(point: Point, listener: Listener, waiter: object) -> bool:
 def _start() -> _Dispatcher | None:
     global _dispatcher  # noqa: PLW0603 - one for the process
     with _lock:
-        if _is_over:
+        if is_over:
             return None
         if _dispatcher is None or not _dispatcher.thread.is_alive():
             _dispatcher = _Dispatcher()
@@ -241,9 +215,9 @@ def _start() -> _Dispatcher | None:
 
 @atexit.register
 def _end() -> None:
-    global _is_over  # noqa: PLW0603 - one interpreter
+    global is_over  # noqa: PLW0603 - one interpreter
     with _lock:
-        _is_over = True
+        is_over = True
     if _dispatcher is not None and _dispatcher.thread.is_alive():
         _dispatcher.bell.ring()
         _dispatcher.thread.join(_PATIENCE)

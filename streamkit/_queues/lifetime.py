@@ -191,14 +191,14 @@ def take_event(queue: QueueRecord, *, core: bool = True) -> OwnedEvent:
     lie ahead, or in a capture that goes on, because a new record replaces the last one and leaves
     queued waits alone. ``pop`` and ``append`` of a list are atomic, so that no lock is needed.
 
-    A new one has no object of cuda.core's if ``core`` is False, because the import of cuda.core
-    takes longer than a wait should.
+    A new one has no object of cuda.core's if ``core`` is False and cuda.core is not imported,
+    because that import takes longer than a wait should.
     """
     spare: list[OwnedEvent] | None = queue.wait_events
     try:
         event = (spare_events(queue) if spare is None else spare).pop()
     except IndexError:  # no event is spare
-        return OwnedEvent(queue.context, core=core)
+        return OwnedEvent(queue.context, core=core or "cuda.core" in sys.modules)
     if core and not event.serves and event.context in driver.device_of:
         return OwnedEvent(queue.context)  # without the object that it lacks a wait is slow
     return event

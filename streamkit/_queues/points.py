@@ -43,9 +43,7 @@ class Point:
 
     __slots__ = ("event", "keeps", "listener", "number", "queue", "waiter")
 
-    def __init__(
-        self, event: int, keeps: object, queue: QueueRecord | None, number: int = 0
-    ) -> None:
+    def __init__(self, event: int, keeps: Any, queue: QueueRecord | None, number: int = 0) -> None:
         self.event, self.keeps, self.queue, self.number = event, keeps, queue, number
         self.listener: Listener | None = None  # None if no one waits any more
         self.waiter: Any = None

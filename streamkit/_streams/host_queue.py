@@ -410,12 +410,6 @@ class WorkQueue:
             _engine.polled()
         return self.idle
 
-    def expect(self, item: Item) -> None:
-        """Note an item that will be put later."""
-        with self._lock:
-            _working.add(self)
-            self._pending[item] = None
-
     def put(self, *items: Item) -> None:
         """Queue items; RuntimeError if no thread can be started."""
         engine = self.engine
@@ -426,11 +420,13 @@ class WorkQueue:
             return
         with self._lock:
             _working.add(self)
+            is_first = not self._items
             self._items.extend(items)
             self._pending.update(dict.fromkeys(items))
             # daemon threads stop at the end of the interpreter
             if self.worker is not None and not sys.is_finalizing():
-                self.worker.bell.ring()
+                if is_first:  # else the worker finds the items, or will
+                    self.worker.bell.ring()
                 return
             worker = Worker(self.name, weakref.WeakMethod(self.work))
             try:

@@ -12,7 +12,7 @@ from streamkit._support.locks import Bell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LINGER = 10e-3  # seconds that a worker waits for an item, two switch intervals of Python
+_LINGER = 0.1  # seconds that a worker waits for an item, as the start of a thread costs much
 _END = 0.1  # seconds within which a worker surely ends
 _linger = _LINGER  # 0 while this process forks
 _idle: set[Worker] = set()  # the threads that wait for an item

@@ -1,28 +1,30 @@
 """The functions given to ``then``: a second work queue of each stream calls them in their order.
 
 The thread of that queue starts with a function, and ends soon after the last one. A host stream's
-function follows the wait for a mark of the stream, so that an engine can run it too. A CUDA
-stream's joins its queue when the dispatcher tells that the work before has run; no engine runs it.
+function follows the wait for a mark of the stream, so that an engine can run it too. For a CUDA
+stream's the thread itself waits until the work before has run; no engine runs it.
 """
 
 from __future__ import annotations
 
 import atexit
+import bisect
 import functools
 import logging
 import threading
-from concurrent import futures
+from queue import SimpleQueue
+from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from streamkit._cuda import driver
+from streamkit._cuda import driver, events
 from streamkit._queues import dispatcher, identity, points, trace
 from streamkit._queues.lifetime import give_back
 from streamkit._streams import host_queue
 from streamkit._streams.host_queue import Function, QueueEnd, Wait, WorkQueue
 from streamkit._support import locks, messages, reports, workers
 from streamkit._support.reports import Failure
-from streamkit.errors import ForkedProcessError
+from streamkit.errors import DriverError, ForkedProcessError
 from streamkit.protocols.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from streamkit._queues.points import Reached
+    from streamkit._queues.points import Point, Reached
     from streamkit._streams.host_queue import Item
     from streamkit._support.reports import Submitted
     from streamkit.protocols.queues import QueueRecord
 
 T = TypeVar("T")
+
+_REST, _LULL = 10e-6, 1e-3  # seconds of a nap for each function that was called, and at most
 
 _log = logging.getLogger("concurrent.futures")
 
@@ -138,13 +142,12 @@ class ThenOutcome(Outcome[T]):
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "event", "failed", "future", "mark"
+    __slots__ = "_call", "_queue", "future", "is_foreign", "mark"
 
-    def __init__(self, what: Submitted, call: Callable[[], Any], queue: WorkQueue) -> None:
-        self.what, self._call = what, call
-        self.mark: QueueEnd | None = None  # of a host stream: the item before waits for it
-        self.failed: Exception | None = None  # the error of a CUDA stream's work before
-        self.event: Any = None  # at the end of that work
+    def __init__(self, what: Submitted, call: Callable[[], Any], queue: _ThenCalls) -> None:
+        self.what, self._call, self._queue = what, call, queue
+        self.mark: Any = None  # at the end of the work before
+        self.is_foreign = queue.is_cuda  # until the GPU has done that work
         self.future: ThenOutcome[Any] = ThenOutcome(queue)
 
     def __call__(self) -> None:
@@ -152,7 +155,8 @@ class _ThenCall(Function):
         future: ThenOutcome[Any] = self.future
         failed: Failure | BaseException | None = None
         try:
-            failed = self.failed if self.mark is None else self.mark.failure
+            failed = self._queue.reach(self.mark)
+            self.is_foreign = False
             future._thread = threading.get_ident()  # noqa: SLF001 - users hold it
             if not future.set_running_or_notify_cancel():
                 return
@@ -184,11 +188,13 @@ class _ThenCalls(WorkQueue):
 
     def __init__(self, name: str, title: str) -> None:
         super().__init__(name, title)
+        # of the places in the stream and here; at the queue's own its thread would hold up callers
+        self._order = locks.new_lock()
         _all.add(self)
 
-    def futures(self) -> list[ThenOutcome[Any]]:
-        """Return the futures of all functions that have not ended."""
-        return [item.future for item in list(self._pending) if isinstance(item, _ThenCall)]
+    def reach(self, mark: Any) -> Failure | Exception | None:
+        """Wait in the queue's thread for the mark before a function; return the error before it."""
+        return mark.failure  # type: ignore[no-any-return]  # the item before has waited
 
 
 _all: WeakSet[_ThenCalls] = WeakSet()
@@ -196,8 +202,9 @@ _all: WeakSet[_ThenCalls] = WeakSet()
 
 def _refuse_all() -> None:
     for calls in list(_all):
-        for future in calls.futures():
-            future._refuse()  # noqa: SLF001 - users hold it
+        for item in list(calls._pending):  # noqa: SLF001 - of the functions' own class
+            if isinstance(item, _ThenCall):
+                item.future._refuse()  # noqa: SLF001 - users hold it
 
 
 locks.in_child(_refuse_all)
@@ -208,7 +215,6 @@ class HostThenCalls(_ThenCalls):
 
     def __init__(self, work: WorkQueue) -> None:
         super().__init__(f"{work.name}-then", f"'then' of {work.title}")
-        self._order = locks.new_lock()  # with the queue's own its thread and the caller take turns
 
     def add(
         self,
@@ -225,7 +231,7 @@ class HostThenCalls(_ThenCalls):
         call = _ThenCall(what, functools.partial(_call_in_step, step, function), self)
         call.mark, call.future.step = mark, step
         try:
-            with self._order:  # so that the places in the stream and here have one order
+            with self._order:
                 put(mark)
                 self.put(Wait(mark), call)
         except RuntimeError as error:  # no thread can be started
@@ -239,60 +245,69 @@ def _call_in_step(step: AbstractContextManager[None], function: Callable[[], Any
 
 
 class CudaThenCalls(_ThenCalls):
-    """The functions given to ``then`` of a CUDA queue, which join when the work before has run."""
+    """The functions given to ``then`` of a CUDA queue, in the order in which it reaches them."""
 
     is_cuda = True
     _gpu_is_late = False  # whether the end of the program has waited for a queue in vain
+    _reached = -1  # the number of the last point that is known to be reached
+    _called = 0  # functions since the last look at the GPU
 
     def add(
         self, queue: QueueRecord, function: Callable[[], Any], what: Submitted, stream: object
     ) -> Outcome[Any]:
         """Have a function called after the queue's work so far; return its future."""
-        call = _ThenCall(what, functools.partial(_call_in_context, queue, function), self)
-        point = points.mark(queue, stream, "then")
-        call.event = point.keeps
-        self.expect(call)
-        if not dispatcher.watch(point, self, call):
-            self.end_item(call)
+        if dispatcher.is_over:
             raise messages.cannot_watch()
+        call = _ThenCall(what, functools.partial(_call_in_context, queue, function), self)
+        with self._order:
+            call.mark = points.mark(queue, stream, "then")
+            try:
+                self.put(call)
+            except RuntimeError as error:  # no thread can be started
+                raise messages.cannot_watch() from error
         return call.future
 
-    def tell(self, reached: Reached) -> None:
-        """Let functions be called; the dispatcher's thread calls this."""
-        for call, error in reached:
-            call.failed = error
-            spare, call.event.spare = call.event.spare, None  # its end would cost more
-            give_back(call.event, spare)
-        calls = [call for call, _ in reached]
+    def reach(self, mark: Point) -> Exception | None:
         try:
-            self.put(*calls)
-        except RuntimeError:  # no thread can be started: the futures raise that
-            for call in calls:
-                call.failed = messages.cannot_watch()
-                call()
+            error = self._look(mark) if mark.number > self._reached else None
+        except DriverError as failed:
+            error = failed.with_traceback(None)  # a traceback would hold this frame
+        self._called += 1
+        spare, mark.keeps.spare = mark.keeps.spare, None  # its end would cost more
+        give_back(mark.keeps, spare)
+        return error
+
+    def _look(self, point: Point) -> Exception | None:
+        """Learn how many points are reached, by few questions; if none is, wait for the first."""
+        if not hasattr(_here, "has_context"):
+            driver.relax()
+            _here.has_context = driver.context_question()
+        sleep(min(self._called * _REST, _LULL))  # and the thread that gives many goes on meanwhile
+        self._called = 0
+        with self._lock:
+            calls = [self.function, *self._items]
+        marks = [call.mark for call in calls if isinstance(call, _ThenCall)]
+        count = bisect.bisect_left(marks, 1, key=lambda mark: not events.query(mark.event))
+        if count:
+            self._reached = marks[count - 1].number
+            return None
+        answer: SimpleQueue[Exception | None] = SimpleQueue()
+        is_watched = dispatcher.watch(point, self, answer)
+        return answer.get() if is_watched else messages.cannot_watch()
+
+    def tell(self, reached: Reached) -> None:
+        """Let the worker go on; the dispatcher's thread calls this."""
+        for answer, error in reached:
+            answer.put(error)
 
     def stir(self) -> None:
-        """Do nothing, because the thread of the functions wakes soon enough."""
+        """Do nothing, because the worker wakes soon enough."""
 
     def finish(self) -> bool:
-        """Wait until all functions have been called; the GPU gets one second for all queues.
-
-        False if there were none, or if that may never happen.
-        """
-        had_any = not self.idle
-        while not self.idle:
-            is_late = CudaThenCalls._gpu_is_late and self._is_held()
-            futures.wait(self.futures(), 0 if is_late else reports.PATIENCE)
-            if self._is_held():
-                CudaThenCalls._gpu_is_late = True
-                return False
-        return had_any
-
-    def _is_held(self) -> bool:
-        with self._lock:
-            if self.function is None and not self._items:
-                return not self.idle
-        return super()._is_held()
+        """Wait until all functions have been called; the GPU gets one second for all queues."""
+        is_over = not (CudaThenCalls._gpu_is_late and self._is_held()) and super().finish()
+        CudaThenCalls._gpu_is_late |= not is_over
+        return is_over
 
 
 def _call_in_context(queue: QueueRecord, function: Callable[[], Any]) -> Any:
@@ -300,9 +315,6 @@ def _call_in_context(queue: QueueRecord, function: Callable[[], Any]) -> Any:
 
     The queue's record lives until then, so that another stream on it finds these functions.
     """
-    if not hasattr(_here, "has_context"):
-        driver.relax()
-        _here.has_context = driver.context_question()
     if not _here.has_context(queue.context):  # the last function may have left another
         driver.set_context(queue.context)
     return function()

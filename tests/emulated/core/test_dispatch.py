@@ -18,6 +18,7 @@ from streamkit._cuda import events  # its calls are made to fail
 from streamkit._queues import (  # their lists and limits
     dispatcher,
     lifetime,  # its events wait to be used again
+    ordering,
     points,
     waits,
 )
@@ -200,14 +201,14 @@ def test_await_and_then_of_a_capturing_stream_are_refused(mode, known):
 @pytest.mark.parametrize("way", ["await", "then", "sync"])
 def test_a_capture_that_begins_just_before_the_record_is_seen(held, gate, monkeypatch, way):
     """The event is the capture's then, and nobody would ever be told."""
-    record, stream = events.record, held()
+    mark, stream = ordering.mark, held()
 
-    def begin_and_record(event, handle, **options):
-        check(driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode(2)))
-        record(event, handle, **options)
+    def begin_and_mark(event, queue):
+        check(driver.cuStreamBeginCapture(queue.handle, driver.CUstreamCaptureMode(2)))
+        mark(event, queue)
 
     with monkeypatch.context() as patch:
-        patch.setattr(events, "record", begin_and_record)
+        patch.setattr(ordering, "mark", begin_and_mark)
         with pytest.raises(sk.errors.CaptureError):
             WAYS[way](stream)
     assert eventually(lambda: not host_queue._working)  # those before it have just run
@@ -239,28 +240,20 @@ def test_without_a_thread_sync_still_waits_and_the_others_say_so(held, gate, mon
     stream.sync()
 
 
-def test_a_function_of_which_the_dispatcher_cannot_learn_holds_up_no_other(monkeypatch):
-    stream, seen = sk.new_stream(), []
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatcher, "watch", lambda *arguments: False)
-        with pytest.raises(RuntimeError, match="cannot start the thread"):
-            stream.then(seen.append, 1)
-    assert stream.then(int).result(LONG) == 0
-    assert seen == []
-    assert eventually(is_idle)  # else the end of the program would wait for the first one
-
-
-def test_a_function_whose_thread_cannot_be_started_is_not_called(held, gate, monkeypatch):
-    """By then the work has run and ``then`` has returned, so the future says it."""
-
+def test_a_function_without_a_thread_is_not_called_and_holds_up_no_other(held, gate, monkeypatch):
+    """Without one of its own it is refused at once; without the dispatcher the future says it."""
     stream, seen = held(), []
     with monkeypatch.context() as patch:
         patch.setattr(host_queue.Worker, "start", refuse)
-        future = stream.then(seen.append, 1)
-        gate.open()
-        assert "cannot start the thread" in str(future.exception(LONG))
+        with pytest.raises(RuntimeError, match="cannot start the thread"):
+            stream.then(seen.append, 1)
+        patch.undo()
+        patch.setattr(dispatcher, "watch", lambda *arguments: False)
+        assert "cannot start the thread" in str(stream.then(seen.append, 2).exception(LONG))
+    gate.open()
     assert stream.then(int).result(LONG) == 0
     assert seen == []
+    assert eventually(is_idle)  # else the end of the program would wait for the first ones
 
 
 def test_a_destructor_in_the_dispatchers_thread_may_sync_and_use_then(held, gate, monkeypatch):
@@ -424,32 +417,6 @@ def test_two_threads_may_ring_at_once():
     for _ in range(2):
         sleeper.bell.ring()
     within(sleeper._nap)  # it has no end of its own
-
-
-@pytest.mark.parametrize("reached", [0, 1, 2, 499, 999, 1000])
-def test_how_far_a_queue_has_come_is_found_with_few_questions(monkeypatch, reached):
-    clock, watcher, queue, told = Clock(monkeypatch), Watcher(), object(), Told()
-    for number in range(1000):
-        watcher.watch(number, queue, told)
-    clock.reached.update(range(reached))
-    watcher.look()
-    assert len(told.errors) == reached
-    assert clock.queries <= (2 if reached in {0, 1000} else 15)
-    clock.reached.update(range(1000))
-    watcher.look()
-    assert len(told.errors) == 1000
-
-
-def test_points_that_come_by_the_dozen_are_told_together(monkeypatch):
-    """The thread that gives them has the interpreter for itself meanwhile."""
-    clock, watcher, queue = Clock(monkeypatch), Watcher(), object()
-    for number in range(20):
-        watcher.watch(number, queue)
-    watcher.look()
-    assert watcher.next - clock.now == pytest.approx(1e-3)
-    watcher.watch(20, queue)
-    watcher.look()
-    assert watcher.next - clock.now == pytest.approx(50e-6)
 
 
 def test_who_waits_is_woken_now_and_then_until_it_is_told(monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 
 import emulator
 import streamkit as sk
+from streamkit._cuda import events  # who asks
 from streamkit._queues import (  # what is learned, events to be used again, limits, held calls
     dispatcher,
     identity,
@@ -259,19 +260,15 @@ def later():
 
 
 def late_then(stream, module, call, meanwhile, monkeypatch):
-    """Call ``then`` in a thread, which has recorded its point and then comes late.
-
-    After ``call`` of the module, or instead of it if that is ``watch``, it lets ``meanwhile`` run.
-    """
+    """Call ``then`` in a thread, which lets ``meanwhile`` run after ``call`` of the module."""
     real, reached, goes_on, result = getattr(module, call), threading.Event(), threading.Event(), []
 
     def slow(*arguments, **options):
-        if threading.current_thread() is not thread:
-            return real(*arguments, **options)
-        outcome = None if call == "watch" else real(*arguments, **options)
-        reached.set()
-        assert goes_on.wait(LONG)
-        return real(*arguments, **options) if call == "watch" else outcome
+        outcome = real(*arguments, **options)
+        if threading.current_thread() is thread:
+            reached.set()
+            assert goes_on.wait(LONG)
+        return outcome
 
     thread = threading.Thread(target=lambda: result.append(stream.then(list)))
     monkeypatch.setattr(module, call, slow)
@@ -283,41 +280,32 @@ def late_then(stream, module, call, meanwhile, monkeypatch):
     return result[0]
 
 
-def test_a_point_that_is_watched_late_is_not_held_back_by_a_later_one(
-    held, gate, later, monkeypatch
+@pytest.mark.parametrize("other", ["then", "await"])
+def test_a_function_has_its_place_before_another_thread_can_record(
+    held, gate, later, monkeypatch, other
 ):
-    stream, second = held(), []
+    """Else it would lose it to a function after its mark is made, to an ``await`` meanwhile."""
+    stream, second, others = held(), [], []
+
+    def go_second():
+        future = stream.then(int) if other == "then" else wait_for(stream)
+        second.append(future.result(LONG) if other == "then" else asyncio.run(future))
 
     def meanwhile():
         later.hold(stream)
-        second.append(stream.then(int))
-        assert eventually(lambda: watches(stream))
+        others.append(threading.Thread(target=go_second))
+        others[0].start()
+        others[0].join(0.1)  # it waits for the first, which has recorded and has no place yet
 
-    first = late_then(stream, dispatcher, "watch", meanwhile, monkeypatch)
+    module = points if other == "then" else ordering
+    first = late_then(stream, module, "mark", meanwhile, monkeypatch)
     assert not eventually(first.done, seconds=0.05)
     gate.open()
     assert first.result(LONG) == []
-    assert not second[0].done()  # the control: what comes after the later gate waits for it
+    assert not second  # the control: what comes after the later gate waits for it
     later.open()
-    assert second[0].result(LONG) == 0
-
-
-def test_a_point_has_its_number_before_another_thread_can_record(held, gate, later, monkeypatch):
-    stream, second, others = held(), [], []
-
-    def meanwhile():
-        later.hold(stream)
-        others.append(threading.Thread(target=lambda: second.append(stream.then(int))))
-        others[0].start()
-        others[0].join(0.1)  # it waits for the first, which has recorded and has no number yet
-
-    first = late_then(stream, ordering, "mark", meanwhile, monkeypatch)
     others[0].join(LONG)
-    gate.open()
-    assert first.result(LONG) == []
-    assert not second[0].done()
-    later.open()
-    assert second[0].result(LONG) == 0
+    assert second
 
 
 def test_an_await_is_not_held_back_by_what_is_watched_while_it_looks(held, gate, later):
@@ -431,9 +419,15 @@ def test_a_function_has_the_streams_device_current_whatever_the_one_before_has_l
     assert seen == [stream.context] * 4
 
 
-def test_a_burst_of_functions_enters_the_context_of_their_stream_once(held, gate):
+def test_a_burst_of_functions_asks_seldom_and_enters_the_context_once(held, gate, monkeypatch):
     warm_up()
-    stream = held()
+    stream, asked, query = held(), [], events.query
+
+    def ask(event):
+        asked.append(threading.current_thread().name)
+        return query(event)
+
+    monkeypatch.setattr(events, "query", ask)
     futures = [stream.then(int) for _ in range(100)]
     emulator.reset_calls()
     gate.open()
@@ -442,6 +436,7 @@ def test_a_burst_of_functions_enters_the_context_of_their_stream_once(held, gate
     for call in ("cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"):
         assert emulator.calls(call) <= 4  # once in a thread
     assert emulator.calls("cuCtxPushCurrent") == emulator.calls("cuEventRecord") == 0
+    assert asked.count("streamkit-then") < 50  # seven tell how far it is; each one would be 100
 
 
 def test_then_of_a_stream_in_another_context():
