@@ -121,8 +121,8 @@ class QueueRecord(Queue):
     """All that StreamKit knows of a queue, from the driver and from the objects made for it."""
 
     __slots__ = (
-        "calls", "capture", "capture_question", "context", "core", "handle_exposed", "id",
-        "keepalive", "latest", "marking", "name", "nonblocking", "older_record", "primary",
+        "__dict__", "calls", "capture", "capture_question", "context", "core", "handle_exposed",
+        "id", "keepalive", "latest", "name", "nonblocking", "older_record", "primary",
         "seen_by_events", "seen_with", "thread", "views", "wait_events"
     )  # fmt: skip
 
@@ -161,8 +161,8 @@ class QueueRecord(Queue):
     """The list of objects that must outlive the queue's work, made at the first use."""
     calls: Any
     """The functions that ``then`` was given for this queue, in order."""
-    marking: Any
-    """The lock under which the queue's points are made, one at a time. Made at the first use."""
+    marking: Any = None
+    """The lock under which the queue's points are made, one at a time; in ``__dict__`` if made."""
     is_alive: ClassVar[Callable[[QueueRecord], bool]]
     """Whether the handle surely is this queue: the function of ``identity``."""
     latest: Any
@@ -176,7 +176,7 @@ class QueueRecord(Queue):
         self.primary = self.handle_exposed = True
         self.id = self.thread = self.latest = self.record = self.nonblocking = self.name = None
         self.capture_question = self.core = self.wait_events = self.capture = self.seen_with = None
-        self.older_record = self.seen_by_events = self.keepalive = self.calls = self.marking = None
+        self.older_record = self.seen_by_events = self.keepalive = self.calls = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         record: QueueRecord | None = self
