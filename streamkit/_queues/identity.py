@@ -283,8 +283,9 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
                 "a stream of another context than the device's primary one",
                 "it runs in the primary one. Order its own stream after this one: t.wait(s)",
             )
-        call = driver.ensure_in if is_here else driver.call_in
-        made = call(queue.context, served.borrow, queue)  # may initialise the library's device
+        # building it may initialise the library's device
+        borrow = served.borrow
+        made = borrow(queue) if is_here else driver.call_in(queue.context, borrow, queue)
         expose_handle(queue, remembers=traits.remembers_handles)
         remember(queue, served, traits, made, made=True)
     return made, may_keep
