@@ -120,10 +120,10 @@ _NO_VIEWS: dict[str, Callable[[], Any]] = {}
 class QueueRecord(Queue):
     """All that StreamKit knows of a queue, from the driver and from the objects made for it."""
 
+    # What few records have is in ``__dict__``, and until then has the value that is given here.
     __slots__ = (
-        "__dict__", "calls", "capture", "capture_question", "context", "core", "handle_exposed",
-        "id", "keepalive", "latest", "name", "nonblocking", "older_record", "primary",
-        "seen_by_events", "seen_with", "thread", "views", "wait_events"
+        "__dict__", "capture", "capture_question", "context", "core", "handle_exposed", "id",
+        "latest", "nonblocking", "older_record", "primary", "thread", "views", "wait_events"
     )  # fmt: skip
 
     device: int
@@ -137,7 +137,7 @@ class QueueRecord(Queue):
     """Whether the context is the device's primary one."""
     thread: ThreadToken | None
     """The thread that a per-thread default stream belongs to."""
-    name: str | None
+    name: str | None = None
     """The name that its creator gave."""
     capture: int | None
     """The id of the capture in which the queue was first seen, while ``id`` is unknown."""
@@ -151,18 +151,18 @@ class QueueRecord(Queue):
     """What ``driver.capture_question`` gives, made at the first use."""
     core: Any
     """The object of cuda.core that records and waits for the queue, made at the first use."""
-    seen_with: Any
+    seen_with: Any = None
     """Of a record without an owner: a weak reference to an owner at whose end ``core`` goes."""
     wait_events: Any
     """The spare events that can be recorded on the queue, see ``lifetime.spare_events``."""
-    seen_by_events: Callable[[], QueueRecord | None] | None
+    seen_by_events: Callable[[], QueueRecord | None] | None = None
     """The reference that an event notes at its record: returns this queue while it can be asked."""
-    keepalive: Any
+    keepalive: Any = None
     """The list of objects that must outlive the queue's work, made at the first use."""
-    calls: Any
+    calls: Any = None
     """The functions that ``then`` was given for this queue, in order."""
     marking: Any = None
-    """The lock under which the queue's points are made, one at a time; in ``__dict__`` if made."""
+    """The lock under which the queue's points are made, one at a time. Made at the first use."""
     is_alive: ClassVar[Callable[[QueueRecord], bool]]
     """Whether the handle surely is this queue: the function of ``identity``."""
     latest: Any
@@ -174,9 +174,8 @@ class QueueRecord(Queue):
         self.context, self.views = 0, _NO_VIEWS
         self.permanent = self.dies_with_owner = False
         self.primary = self.handle_exposed = True
-        self.id = self.thread = self.latest = self.record = self.nonblocking = self.name = None
-        self.capture_question = self.core = self.wait_events = self.capture = self.seen_with = None
-        self.older_record = self.seen_by_events = self.keepalive = self.calls = None
+        self.id = self.thread = self.latest = self.record = self.nonblocking = self.capture = None
+        self.capture_question = self.core = self.wait_events = self.older_record = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         record: QueueRecord | None = self
