@@ -77,7 +77,7 @@ class Queue:
     """Whether only the owner's end destroys the handle, so the driver need not be asked again."""
     record: QueueRecord | None
     """The complete record of a permanent queue, once it is known."""
-    is_owned: ClassVar[bool] = False
+    is_owned: bool = False
     """Whether StreamKit created the stream and destroys it."""
 
     def __init__(
