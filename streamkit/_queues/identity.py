@@ -284,8 +284,8 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
                 "it runs in the primary one. Order its own stream after this one: t.wait(s)",
             )
         # building it may initialise the library's device
-        call = driver.ensure_in if is_here else driver.call_in
-        made = call(queue.context, served.borrow, queue)
+        borrow = served.borrow
+        made = borrow(queue) if is_here else driver.call_in(queue.context, borrow, queue)
         expose_handle(queue, remembers=traits.remembers_handles)
         remember(queue, served, traits, made, made=True)
     return made, may_keep

@@ -29,16 +29,13 @@ _parked: defaultdict[tuple[int, bool, int], deque[int]] = defaultdict(deque)
 class OwnedQueue(QueueRecord):
     """The queue of a stream created here, which is destroyed or parked with the last reference."""
 
+    is_owned = True
     remembered: bool = False
     """Whether a library that remembers handles has seen it."""
 
     def __init__(self, handle: int, device: int, priority: int) -> None:
         super().__init__(handle, device)
         self.priority = priority
-
-    @property
-    def is_owned(self) -> bool:
-        return True
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing() or not driver.is_usable():  # an argument, as the module may be gone

@@ -18,6 +18,7 @@ from streamkit._queues import identity, lifetime, loaded_libraries, ordering, re
 from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave
 from streamkit._support import messages
 from streamkit.protocols import Binding
+from streamkit.protocols.adapters import never_known
 from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
@@ -79,16 +80,14 @@ class Plan:
         bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         columns = zip(*bindings, strict=True)
-        self.saves, self.enters, self.leaves, questions, self.setters, *traits = columns
-        self.moves = (*self.saves, *self.enters) if len(bindings) == WRITTEN_OUT else None
-        keeps_device, told_outside = map(all, traits)
-        nothing: dict[str, int] = {}
-        self.previous = None if keeps_device else (self.context, nothing)
+        self.saves, self.enters, self.leaves, questions, self.setters, keep, told = columns
+        self.moves = self.saves + self.enters if len(bindings) == WRITTEN_OUT else None
+        self.previous: Place | None = None if all(keep) else (self.context, {})
         """What is to be put back if the context of the stream was current before."""
         self.is_current = _all(questions, self.ask_context, self.context)
         """Tells, inside a scope, whether the context and every library are where it put them."""
-        alone = choice.moves_trackers and told_outside
-        self.is_current_anyway = self.is_current if alone else lambda: False
+        alone = choice.moves_trackers and all(told)
+        self.is_current_anyway = self.is_current if alone else never_known
         """Tells the same outside a scope too; False if only a scope would keep them there."""
 
     def look(self) -> Place:

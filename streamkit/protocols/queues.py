@@ -77,6 +77,8 @@ class Queue:
     """Whether only the owner's end destroys the handle, so the driver need not be asked again."""
     record: QueueRecord | None
     """The complete record of a permanent queue, once it is known."""
+    is_owned: bool = False
+    """Whether StreamKit created the stream and destroys it."""
 
     def __init__(
         self,
@@ -94,11 +96,6 @@ class Queue:
     def is_default(self) -> bool:
         """Whether this is the legacy or the per-thread default stream."""
         return self.handle <= PER_THREAD
-
-    @property
-    def is_owned(self) -> bool:
-        """Whether StreamKit created the stream and destroys it."""
-        return False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} handle={self.handle:#x} device={self.device}>"
@@ -123,34 +120,32 @@ _NO_VIEWS: dict[str, Callable[[], Any]] = {}
 class QueueRecord(Queue):
     """All that StreamKit knows of a queue, from the driver and from the objects made for it."""
 
-    # A value given here is the attribute's until that is set. The attributes without one are read
-    # in inner loops, where Python 3.12 takes long to find an attribute that the class has too.
-    handle: int
+    # What few records have is in ``__dict__``, and until then has the value that is given here.
+    __slots__ = (
+        "__dict__", "capture", "capture_question", "context", "core", "handle_exposed", "id",
+        "latest", "nonblocking", "older_record", "primary", "thread", "views", "wait_events"
+    )  # fmt: skip
+
     device: int
-    owner: object
-    permanent: bool
-    record: QueueRecord | None
     context: int
     """The CUcontext; 0 until the record is complete."""
     id: int | None
     """The id from cuStreamGetId; None while unknown because the stream captures."""
-    nonblocking: bool | None = None
+    nonblocking: bool | None
     """Whether the legacy stream has no implicit order with the queue; None while unknown."""
-    dies_with_owner: bool = False
-    """Whether the handle is valid as long as ``owner`` lives."""
-    primary: bool = True
+    primary: bool
     """Whether the context is the device's primary one."""
     thread: ThreadToken | None
     """The thread that a per-thread default stream belongs to."""
     name: str | None = None
     """The name that its creator gave."""
-    capture: int | None = None
+    capture: int | None
     """The id of the capture in which the queue was first seen, while ``id`` is unknown."""
-    handle_exposed: bool = True
+    handle_exposed: bool
     """Whether code outside StreamKit may have the handle."""
-    older_record: QueueRecord | None = None
+    older_record: QueueRecord | None
     """An earlier record of this queue, of another owner or none, which this one keeps alive."""
-    views: Mapping[str, Callable[[], Any]] = _NO_VIEWS
+    views: Mapping[str, Callable[[], Any]]
     """By library, a reference whose call returns the library's object on this queue."""
     capture_question: Any
     """What ``driver.capture_question`` gives, made at the first use."""
@@ -176,9 +171,11 @@ class QueueRecord(Queue):
     def __init__(self, handle: int, device: int, owner: object = None) -> None:
         self.handle, self.owner = handle, owner
         self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
-        self.context, self.permanent = 0, False
-        self.id = self.thread = self.latest = self.record = None
-        self.capture_question = self.core = self.wait_events = None
+        self.context, self.views = 0, _NO_VIEWS
+        self.permanent = self.dies_with_owner = False
+        self.primary = self.handle_exposed = True
+        self.id = self.thread = self.latest = self.record = self.nonblocking = self.capture = None
+        self.capture_question = self.core = self.wait_events = self.older_record = None
 
     def all_records(self) -> Iterator[QueueRecord]:
         record: QueueRecord | None = self

@@ -213,6 +213,9 @@ def bind(stream: Any) -> Binding:
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
 
+    def move(_before: object = None) -> None:
+        _set(*value)
+
     if _has_several():
 
         def save() -> Any:
@@ -227,19 +230,13 @@ def bind(stream: Any) -> Binding:
                 _set_device(before[1])
 
     else:  # at half the cost
-        save = functools.partial(_get, device)
+        save, leave = functools.partial(_get, device), _set_back
+    question = _question(device, value, queue)
+    return Binding(save, move, leave, question, move, told_outside=True)
 
-        def leave(before: Any) -> None:
-            _set(*before)
 
-    return Binding(
-        save,
-        lambda _before: _set(*value),
-        leave,
-        _question(device, value, queue),
-        lambda: _set(*value),
-        told_outside=True,
-    )
+def _set_back(before: tuple[int, int, int]) -> None:
+    _set(*before)
 
 
 def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:

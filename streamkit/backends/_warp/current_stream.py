@@ -116,7 +116,8 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
 
     # Nothing is saved beforehand, because Warp's stream is all threads' and another thread could
     # move it until this one has its turn. So ``enter`` saves and sets in one turn.
-    return Binding(list, enter, leave, is_current, set_current, keeps_device=place is device)
+    undo = leave if lent is None or lent.stays else functools.partial(lent.mark_and_leave, leave)
+    return Binding(list, enter, undo, is_current, set_current, keeps_device=place is device)
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:

@@ -26,11 +26,11 @@ from streamkit._cuda import driver, events, loader, memory_pools
 from streamkit._support.locks import new_lock
 from streamkit.backends._warp import current_stream
 from streamkit.backends._warp.current_stream import is_level, warp_runtime
-from streamkit.protocols import Binding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkit.protocols import Binding
     from streamkit.protocols.queues import QueueRecord
 
 # Warp's native functions that free, as the last thing they do
@@ -55,7 +55,7 @@ companions: dict[int, int] = {}
 """The companion of each device."""
 watched: dict[Lent, object] = {}
 """The queues to wait for, the longest watched first. Each has a token, which a scope renews."""
-_ends: dict[Lent, object] = {}  # weak references to the views, which call ``end``
+_living: set[Lent] = set()  # those whose views are, kept so that the end of a view calls ``end``
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -84,9 +84,9 @@ class Lent:
     pool: Any = None
     late: int | None = None
     """The capture that Warp joined late: nothing has waited for the work before it."""
+    view: weakref.ref[Any]
 
-    def __init__(self, stream: Any, queue: QueueRecord) -> None:
-        self.view = weakref.ref(stream)
+    def __init__(self, queue: QueueRecord) -> None:
         self.handle = queue.handle
         self.device: int = queue.device
         # A permanent handle is never destroyed, and StreamKit parks its own once Warp has seen it.
@@ -95,7 +95,7 @@ class Lent:
         self.context = queue.context
         # Destructors come here, in several threads at once. So there is no lock, and an event
         # belongs to one thread as long as it can be recorded.
-        self._events = deque([_Event(self.context)])
+        self._events = [_Event(self.context)]
         # where the queue's work ended earlier, by a key of its own, until the companion waits
         self._marks: dict[object, _Event] = {}
 
@@ -128,6 +128,14 @@ class Lent:
             self._marks[object()] = event
             for mark in older:
                 self._end(mark)
+
+    def mark_and_leave(self, leave: Callable[[Any], object], token: Any) -> None:
+        """Call the ``leave`` of a binding after a mark, also where there can be none."""
+        try:
+            if not (loader.is_forked or self.is_gone()):
+                self.mark()
+        finally:
+            leave(token)
 
     def _end(self, mark: object) -> None:
         event = self._marks.pop(mark, None)
@@ -191,7 +199,7 @@ def end(lent: Lent) -> None:
 
     The queue stays watched if it captures now, or the wait fails.
     """
-    _ends.pop(lent, None)
+    _living.discard(lent)
     if sys.is_finalizing() or not driver.is_usable():
         return
     token = watched[lent] = object()
@@ -238,34 +246,24 @@ def lend(stream: Any, queue: QueueRecord) -> None:
     if not _install():
         warn_of_version()
         return
-    lent = Lent(stream, queue)
+    lent = Lent(queue)
     with _lock:
         if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
+    lent.view = weakref.ref(stream, lambda _: end(lent))  # drops the function as it calls it
     watched[lent] = object()
-    _ends[lent] = weakref.ref(stream, lambda _: end(lent))
+    _living.add(lent)
     stream._streamkit_lent = lent
 
 
 def bind(stream: Any) -> Binding:
     """Return the binding of ``stream``; if its queue is lent, its scopes watch the queue."""
     lent: Lent | None = getattr(stream, "_streamkit_lent", None)
-    binding = current_stream.bind(stream, lent, watched, warn_of_allocator)
     queue: QueueRecord | None = getattr(stream, "_streamkit_queue", None)
     if lent is not None and queue is not None and queue.permanent:
         lent.stays = True  # a library may have said so after the view was made
-    if lent is None or lent.stays:
-        return binding
-
-    def leave(token: Any) -> None:
-        try:
-            if not (loader.is_forked or lent.is_gone()):
-                lent.mark()
-        finally:
-            binding.leave(token)
-
-    return Binding._make((*binding[:2], leave, *binding[3:]))  # ``_replace`` takes longer
+    return current_stream.bind(stream, lent, watched, warn_of_allocator)
 
 
 # -- Warp's native functions ------------------------------------------------------------------
