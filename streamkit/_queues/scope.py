@@ -72,7 +72,9 @@ class Plan:
 
     def __init__(self, stream: Scoped, queue: QueueRecord, choice: Choice) -> None:
         """Prepare the calls for the queue of the stream, whose context has to be current."""
-        self.choice, self.context, self.missing = choice, queue.context, choice.missing
+        self.choice, self.context = choice, queue.context
+        # most often one library is missing, and to go through several costs as much as a call
+        *self.others_missing, self.missing = choice.missing or ("",)
         self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
@@ -115,10 +117,8 @@ def _all(
     questions: Iterable[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
     """Return a function that tells whether the context and every library are as ``answer`` says."""
-    one, two, three, *others = questions
-    if others:
-        yes = _NO_LIBRARY.is_current
-        three = _all([three, *others, yes], yes, answer=True)
+    one, two, *others = questions
+    three = others[0] if len(others) == 1 else lambda: all(ask() for ask in others)
 
     def all_are_current() -> bool:
         try:
@@ -187,10 +187,13 @@ class Scoped:
         If a library refuses the stream, everything is put back and its error raised. ``use``
         passes its own options, and itself as the key under which the scope is left.
         """
-        plan = self._plans.get(libraries) or self._plan_now(libraries)  # a closed stream has none
-        for module in plan.missing:  # often one: any call would cost more than a loop
-            if module in _modules:
-                plan = self._plan_now(libraries)
+        plan = self._plans.get(libraries)  # a closed stream has no plan
+        if (
+            plan is None
+            or plan.missing in _modules
+            or (plan.others_missing and not _modules.keys().isdisjoint(plan.others_missing))
+        ):
+            plan = self._plan_now(libraries)
         scope, scopes = CudaScope(), here.scopes
         scope.stream, scope.key, scope.plan = self, key or self, plan
         scope.outer = outer = scopes.innermost
