@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
 Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' devices beside it
 
-_modules = sys.modules
+_keys = sys.modules.keys()  # of all that is imported
 
 # stands for each library that a scope of fewer than three lacks; the calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, lambda: True, lambda: None, told_outside=True)
@@ -74,7 +74,7 @@ class Plan:
         """Prepare the calls for the queue of the stream, whose context has to be current."""
         self.choice, self.context = choice, queue.context
         # most often one library is missing, and to go through several costs as much as a call
-        *self.others_missing, self.missing = choice.missing or ("",)
+        *self.rest, self.missing = choice.missing or ("",)
         self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
@@ -188,11 +188,7 @@ class Scoped:
         passes its own options, and itself as the key under which the scope is left.
         """
         plan = self._plans.get(libraries)  # a closed stream has no plan
-        if (
-            plan is None
-            or plan.missing in _modules
-            or (plan.others_missing and not _modules.keys().isdisjoint(plan.others_missing))
-        ):
+        if plan is None or plan.missing in _keys or (plan.rest and not _keys.isdisjoint(plan.rest)):
             plan = self._plan_now(libraries)
         scope, scopes = CudaScope(), here.scopes
         scope.stream, scope.key, scope.plan = self, key or self, plan
