@@ -65,7 +65,7 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
     if scope is None or scope.key is not key:
         messages.raise_or_note(_leave_out_of_order(scopes, key), error)
         return
-    lost: list[str] = []
+    lost: Sequence[str] = ()
     plan = scope.plan
     if scope.open == WRITTEN_OUT:  # as ``scope.leave()``, whose call would cost as much as the rest
         try:
@@ -74,9 +74,9 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
             except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
                 is_here = False
             if not is_here:
-                scope.set_context(lost)
+                lost = scope.set_context()
             if scope.before is not None:
-                scope.let_others_wait(lost)
+                lost = scope.let_others_wait(lost)
             leave_one, leave_two, leave_three = plan.leaves
             one, two, three = scope.tokens
             leave_three(three)
@@ -86,10 +86,10 @@ def leave(  # noqa: C901, PLR0912 - the calls of an inner loop, written out
             leave_one(one)
             scope.open = 0
             if scope.previous is not None:
-                scope.put_device_back(lost)
+                lost = [*lost, *scope.put_device_back()]
             scopes.innermost = scope.outer
         except BaseException as failed:  # noqa: BLE001 - the others are restored all the same
-            lost += _end_innermost(scopes, failed)
+            lost = [*lost, *_end_innermost(scopes, failed)]
     elif scope.open == NESTED:  # likewise
         try:
             if not plan.is_current():

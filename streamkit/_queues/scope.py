@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Libraries: TypeAlias = "frozenset[str] | None"  # the libraries to move; None for all
 Place: TypeAlias = "tuple[int, dict[str, int]]"  # a context, and libraries' devices beside it
 
-_modules = sys.modules.keys()
+_keys = sys.modules.keys()  # of all that is imported
 
 # stands for each library that a scope of fewer than three lacks; the calls do nothing
 _NO_LIBRARY = Binding(tuple, len, len, lambda: True, lambda: None, told_outside=True)
@@ -73,7 +73,9 @@ class Plan:
 
     def __init__(self, stream: Scoped, queue: QueueRecord, choice: Choice) -> None:
         """Prepare the calls for the queue of the stream, whose context has to be current."""
-        self.choice, self.context, self.missing = choice, queue.context, choice.missing
+        self.choice, self.context = choice, queue.context
+        # most often one library is missing, and to go through several costs as much as a call
+        *self.rest, self.missing = choice.missing or ("",)
         self.names, self.loaded = choice.names, choice.loaded
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
@@ -114,10 +116,8 @@ def _all(
     questions: Iterable[Callable[[], bool]], ask_context: Callable[[], object], answer: object
 ) -> Callable[[], bool]:
     """Return a function that tells whether the context and every library are as ``answer`` says."""
-    one, two, three, *others = questions
-    if others:
-        yes = _NO_LIBRARY.is_current
-        three = _all([three, *others, yes], yes, answer=True)
+    one, two, *others = questions
+    three = others[0] if len(others) == 1 else lambda: all(ask() for ask in others)
 
     def all_are_current() -> bool:
         try:
@@ -187,7 +187,7 @@ class Scoped:
         passes its own options, and itself as the key under which the scope is left.
         """
         plan = self._plans.get(libraries)  # a closed stream has no plan
-        if plan is None or not _modules.isdisjoint(plan.missing):
+        if plan is None or plan.missing in _keys or (plan.rest and not _keys.isdisjoint(plan.rest)):
             plan = self._plan_now(libraries)
         scope, scopes = CudaScope(), here.scopes
         scope.stream, scope.key, scope.plan = self, key or self, plan
@@ -264,9 +264,9 @@ class CudaScope:
         except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
             is_here = False
         if not is_here:  # the body may have changed the device
-            self.set_context(lost)
+            lost += self.set_context()
         if self.before is not None:
-            self.let_others_wait(lost)
+            lost = self.let_others_wait(lost)
         while self.open:
             try:
                 plan.leaves[self.open - 1](self.tokens[self.open - 1])
@@ -274,29 +274,31 @@ class CudaScope:
             except BaseException as error:  # noqa: BLE001 - the others are restored all the same
                 interrupt = self._note(error, lost, interrupt)
         if self.previous is not None:
-            self.put_device_back(lost)
+            lost += self.put_device_back()
         if interrupt is not None:
             raise interrupt
         return lost
 
-    def set_context(self, lost: list[str], context: int | None = None) -> None:
-        """Make the stream's context current, or another; 0 for that of a thread that had none."""
+    def set_context(self, context: int | None = None) -> list[str]:
+        """Make the stream's context current, or another, 0 for none before; name what is lost."""
         wanted = self.plan.context if context is None else context
         try:
             driver.set_context(wanted or driver.default_context())
         except errors.StreamKitError as error:
             place = "of" if context is None else "before"
-            lost.append(f"the device {place} {self.stream!r} ({error})")
+            return [f"the device {place} {self.stream!r} ({error})"]
+        return []
 
-    def put_device_back(self, lost: list[str]) -> None:
+    def put_device_back(self) -> list[str]:
         """Put back the context from before, and then the devices that libraries keep beside it."""
         context, devices = self.previous or (0, {})
-        self.set_context(lost, context)
+        lost = self.set_context(context)
         for name, device in devices.items():
             try:
                 self.plan.choice.trackers[name].restore(device)
             except Exception as error:  # noqa: BLE001 - a library's own: the others follow
                 lost.append(f"the device of {name} ({type(error).__name__}: {error})")
+        return lost
 
     def _note(
         self, error: BaseException, lost: list[str], interrupt: BaseException | None
@@ -341,8 +343,9 @@ class CudaScope:
                 ordering.wait_queue(queue, other[0], False, here)  # noqa: FBT003 - as its parameter
                 waited.append(other)
 
-    def let_others_wait(self, lost: list[str]) -> None:  # noqa: C901 - an inner loop
-        """Let the previous streams wait for the queue; note those that cannot."""
+    def let_others_wait(self, before: Sequence[str]) -> list[str]:  # noqa: C901 - an inner loop
+        """Let the previous streams wait for the queue; name what is lost, after what was before."""
+        lost = [*before]
         assert self.before is not None  # noqa: S101 - for type checkers: only then it is called
         queue, others = self.before
         here = queue.context if queue.primary and not lost else 0
@@ -374,6 +377,7 @@ class CudaScope:
                 lost.append(f"the order after {self.stream!r} ({error})")
         if end is not None:
             queue.wait_events.append(end)
+        return lost
 
 
 def _refuse_closed(queue: QueueRecord, native: object, what: object) -> None:

@@ -114,7 +114,7 @@ def looks(libraries: Libraries) -> Calls:
 
 def moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
     """Return what moves the libraries to the stream and back, by their own quickest calls."""
-    from streamkit.backends._warp.current_stream import _native_set
+    from streamkit.backends._warp.current_stream import _arguments, _native_set
 
     torch = libraries.torch
     in_torch, in_cupy, in_warp = (s.to(name) for name in ("torch", "cupy", "warp"))
@@ -126,6 +126,6 @@ def moves(libraries: Libraries, s: Any, names: tuple[str, ...]) -> Calls:
     calls_of: dict[str, Calls] = {
         "torch": [to(in_torch), to(torch.cuda.current_stream(libraries.device))],
         "cupy": [in_cupy.__enter__, in_cupy.__exit__],
-        "warp": [_native_set(in_warp), _native_set(in_warp.device.stream)],
+        "warp": [partial(_native_set(), *_arguments(w)) for w in (in_warp, in_warp.device.stream)],
     }
     return [call for name in names for call in calls_of[name]]

@@ -107,12 +107,10 @@ def bind(stream: Any) -> Binding:
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
     may_die = queue is not None and not queue.permanent  # only objects of ours can die early
 
-    def save() -> list[Any]:
-        return [_get(device), None]
-
-    # The token's second item is the stream from the push to the pop. An interrupt comes after a
-    # call, and these loops make none, so every push and every pop is noted, and noted once.
+    # The token's items are the former stream, and this one from the push to the pop. An interrupt
+    # comes after a call, and these loops make none, so every push and pop is noted, and noted once.
     def enter(token: list[Any]) -> None:
+        token[0] = _get(device)
         for token[1] in pushes:
             break
 
@@ -121,15 +119,14 @@ def bind(stream: Any) -> Binding:
             for token[1] in pops:
                 break
         previous = token[0]
-        if _get(device) is not previous:
+        if previous is not None and _get(device) is not previous:
             previous.use()
         if may_die and getrefcount(ref(stream)) != NOTED:
             keep(stream)
 
     # set again by ``use``, because the outer scope has pushed it
-    return Binding(
-        save, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True
-    )
+    new = [None, None].copy
+    return Binding(new, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True)
 
 
 # -- the stream to which stream-ordered memory goes back -----------------------------------------

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _lock = new_turn_lock()
 
-# One move of Warp's current stream and default device: the stream, the object whose ``_stream`` was
-# set, the former stream, the function that sets the former stream natively, the former default
-# device, and the thread that moved Warp. A plain tuple, which costs a fifth of an object.
-_Level: TypeAlias = tuple[Any, Any, Any, "Callable[[], None]", Any, "ThreadToken"]
+# One move of Warp's current stream and default device: the thread that moved Warp, the stream, the
+# object whose ``_stream`` was set, the former stream, the native arguments that set it, and the
+# former default device. A plain tuple, which costs a fifth of an object.
+_Level: TypeAlias = tuple["ThreadToken", Any, Any, Any, tuple[Any, ...], Any]
 
-_levels: list[_Level] = []  # innermost last
+_levels: list[_Level] = []  # innermost first, because the index -1 costs as much as a call
 _shared: dict[int, list[ThreadToken]] = {}
 """By the id of a level that several threads share: the threads in it, one for each scope."""
 
@@ -46,10 +46,10 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
     """
     device = stream.device
     place, runtime = _place(device)
-    set_native = _native_set(stream)
+    set_native, arguments = _native_set(), _arguments(stream)
     allocators = device if hasattr(device, "_custom_allocator") else _Public
 
-    def enter(token: list[_Level]) -> None:
+    def enter(token: list[_Level | None]) -> None:
         if lent is not None and allocators._custom_allocator is not None:
             warn(device)
         me = here.token
@@ -62,44 +62,45 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
                 try:
                     back = previous._streamkit_set
                 except AttributeError:
-                    back = _native_set(previous)
-                level = stream, place, previous, back, runtime.default_device, me
-                token.append(level)  # first: wherever an interrupt comes, ``leave`` undoes the rest
-                _levels.append(level)
-                set_native()
+                    back = _arguments(previous)
+                level = me, stream, place, previous, back, runtime.default_device
+                token[0] = level  # first: wherever an interrupt comes, ``leave`` undoes the rest
+                _levels.insert(0, level)
+                set_native(*arguments)
                 place._stream = stream
                 if runtime.default_device is not device:
                     runtime.default_device = device
         finally:
             _lock.remove(me)
         if lent is not None:
-            watched[lent] = object()
+            watched[lent] = []
 
-    def leave(token: list[_Level]) -> None:
-        if not token:
-            return
+    def leave(token: list[_Level | None]) -> None:
         level = token[0]
-        me = this_thread() if _shared else level[-1]
+        if level is None:
+            return
+        me = this_thread() if _shared else level[0]
         try:  # as above
             _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if _shared or not _levels or _levels[len(_levels) - 1] is not level:  # [-1] is slow
+            if _shared or not _levels or _levels[0] is not level:
                 if _shared and _others_stay(level, me):
                     set_current()  # the others expect Warp here, and the body may have moved Warp
                     threads = _shared[id(level)]
                     index = threads.index(me)
                     # without a call: an interrupt finds both done, or neither
-                    del threads[index], token[0]
+                    token[0] = None
+                    del threads[index]
                 else:
                     _end(level, runtime)
             else:  # ``_end`` without a call
-                _, _, previous, back, default, _ = level
-                back()
+                _, _, _, previous, back, default = level
+                set_native(*back)
                 place._stream = previous
                 if runtime.default_device is not default:
                     runtime.default_device = default
-                del _levels[-1]  # last: after an interrupt the lines above run again
+                del _levels[0]  # last: after an interrupt the lines above run again
         finally:
             _lock.remove(me)
         if lent is not None and allocators._custom_allocator is not None:
@@ -109,15 +110,16 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
         return place._stream is stream and runtime.default_device is device
 
     def set_current() -> None:
-        set_native()
+        set_native(*arguments)
         place._stream = stream
         if runtime.default_device is not device:
             runtime.default_device = device
 
     # Nothing is saved beforehand, because Warp's stream is all threads' and another thread could
     # move it until this one has its turn. So ``enter`` saves and sets in one turn.
+    new = [None].copy
     undo = leave if lent is None or lent.stays else functools.partial(lent.mark_and_leave, leave)
-    return Binding(list, enter, undo, is_current, set_current, keeps_device=place is device)
+    return Binding(new, enter, undo, is_current, set_current, keeps_device=place is device)
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
@@ -129,20 +131,18 @@ def _others_stay(level: _Level, me: ThreadToken) -> bool:
 def _threads(level: _Level) -> list[ThreadToken]:
     """Return the thread of each scope that is open in a level."""
     threads = _shared.get(id(level))
-    return [level[-1]] if threads is None else threads
+    return [level[0]] if threads is None else threads
 
 
 def _end(level: _Level, runtime: Any) -> None:
     """Set the stream and default device from before a level, unless the level has ended."""
     if _shared:
         _shared.pop(id(level), None)
-    index = -1
-    if not _levels or _levels[-1] is not level:
-        index = next((i for i, other in enumerate(_levels) if other is level), len(_levels))
-        if index == len(_levels):
-            return
-    _, place, previous, back, default, _ = level
-    back()
+    index = next((i for i, other in enumerate(_levels) if other is level), None)
+    if index is None:
+        return
+    _, _, place, previous, back, default = level
+    _native_set()(*back)
     place._stream = previous
     if runtime.default_device is not default:
         runtime.default_device = default
@@ -150,35 +150,35 @@ def _end(level: _Level, runtime: Any) -> None:
 
 
 def _join(
-    token: list[_Level], stream: Any, is_current: Callable[[], bool], thread: ThreadToken
+    token: list[_Level | None], stream: Any, is_current: Callable[[], bool], thread: ThreadToken
 ) -> bool:
     """Share the innermost level if it is this stream's; False if the scope needs a new level.
 
     ScopeError if another thread has moved Warp elsewhere.
     """
-    level = _levels[-1]
-    joined = level[0] is stream and is_current()
+    level = _levels[0]
+    joined = level[1] is stream and is_current()
     if not joined or len(_levels) > 1:  # the end of a lower level would move the other thread too
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):
         return False
-    threads = _shared.setdefault(id(level), [level[-1]])
+    threads = _shared.setdefault(id(level), [level[0]])
     threads += (thread,)
-    token += (level,)  # no call comes between these two: an interrupt finds both done, or neither
+    token[0] = level  # no call comes between these two: an interrupt finds both done, or neither
     return True
 
 
 def _check_alone(thread: ThreadToken, stream: Any) -> None:
     """Raise ScopeError if another thread is in a level; undo the levels of ended threads."""
-    for level in reversed(tuple(_levels)):
+    for level in tuple(_levels):
         threads = _threads(level)
-        if level[0] is stream and thread in threads:
+        if level[1] is stream and thread in threads:
             continue  # the threads that share it expect Warp on this stream
         for other in threads:
             if other is not thread and other.is_alive:
-                raise _held_by(other, level[0], stream)
+                raise _held_by(other, level[1], stream)
         if thread not in threads:  # all threads of the level have ended
-            _end(level, _place(level[0].device)[1])
+            _end(level, _place(level[1].device)[1])
 
 
 def _held_by(other: ThreadToken, held: Any, stream: Any) -> errors.ScopeError:
@@ -224,7 +224,7 @@ def _text(stream: Any) -> str:
 
 def is_level(stream: object) -> bool:
     """Whether some thread's scope has moved Warp to this stream."""
-    return any(level[0] is stream for level in tuple(_levels))
+    return any(level[1] is stream for level in tuple(_levels))
 
 
 # -- Warp's own state, directly where its functions are known, else through the public ones -------
@@ -297,15 +297,20 @@ def native_context() -> Callable[[], int] | None:
     return getattr(_native(), "wp_cuda_context_get_current", None)
 
 
-def _native_set(stream: Any) -> Callable[[], None]:
-    """Return a function that sets Warp's native stream, with arguments that are converted once."""
-    found: Callable[[], None] | None = getattr(stream, "_streamkit_set", None)
-    if found is None:
-        native = _native()
-        if native is None:
-            return lambda: None  # ``_Public`` sets the native stream too
+def _native_set() -> Callable[..., None]:
+    """Return Warp's native function that sets a stream; for an unknown Warp one that does nothing.
+
+    There ``_Public`` sets the native stream too.
+    """
+    native = _native()
+    return (lambda *_: None) if native is None else native.wp_cuda_context_set_stream
+
+
+def _arguments(stream: Any) -> tuple[Any, ...]:
+    """Return the arguments with which ``_native_set()`` sets the stream, converted once."""
+    found: tuple[Any, ...] = getattr(stream, "_streamkit_set", ())
+    if not found and _native() is not None:
         pointer = ctypes.c_void_p.from_param  # as an argument is passed: twice as fast to call
-        arguments = pointer(stream.device.context), pointer(stream.cuda_stream), 0
-        set_stream = native.wp_cuda_context_set_stream
-        found = stream._streamkit_set = functools.partial(set_stream, *arguments)
+        found = pointer(stream.device.context), pointer(stream.cuda_stream), 0
+        stream._streamkit_set = found
     return found
