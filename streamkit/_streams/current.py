@@ -184,9 +184,8 @@ def use(
         stream: Any library's; errors as those of ``wrap``.
         libraries: Which of those already imported; None for all that have a current stream (torch,
             CuPy, Warp, tvm-ffi, plugins). numba-cuda and cuda.core have none: pass ``s.to(...)``.
-        ordered: Let the stream first wait for each moved library's previous stream, and those wait
-            for it at the end, on the device. Without it no wait is added. On the host the previous
-            stream is that of the scope around, or the default one.
+        ordered: Let the stream first wait for each moved library's previous stream (on the host,
+            for the one that was current), and those wait for it at the end. Else no wait is added.
 
     Raises:
         ScopeError: It is left out of order or in another thread.

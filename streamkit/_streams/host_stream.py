@@ -489,9 +489,7 @@ class _HostScope:
         self._turn = turn = Turn(queue)
         # the body of a scope around this one has come so far already, and goes on after this one
         if is_ordered and open_scopes.innermost_on(host=True) is None:
-            before = default_stream._work  # noqa: SLF001 - of this module
-            if not before.idle or before.first.failure is not None:
-                self.stream.wait(default_stream)
+            self.stream.wait(default_stream)
         # reported before the turn gets its place in the queue
         self._step = trace.note(self.stream, "scope", "with", is_ordered=is_ordered)
         with trace.NOTHING if queue.idle else trace.note(self.stream, "synchronisation", "with"):

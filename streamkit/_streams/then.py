@@ -224,10 +224,7 @@ class HostThenCalls(_ThenCalls):
         what: Submitted,
         step: AbstractContextManager[None],
     ) -> Outcome[Any]:
-        """Have ``put`` queue the mark, and the function called once the stream has reached it.
-
-        Return the future of its outcome. ``step`` is entered while the function runs.
-        """
+        """Have ``put`` queue the mark, and the function called in ``step`` behind it."""
         call = _ThenCall(what, functools.partial(_call_in_step, step, function), self)
         call.mark, call.future.step = mark, step
         try:
