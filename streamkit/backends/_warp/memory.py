@@ -55,7 +55,7 @@ companions: dict[int, int] = {}
 """The companion of each device."""
 watched: dict[Lent, object] = {}
 """The queues to wait for, the longest watched first. Each has a token, which a scope renews."""
-_living: set[Lent] = set()  # those whose views are, kept so that the end of a view calls ``end``
+_living: set[Lent] = set()  # those with a view, kept so that the view's end calls ``end``
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -251,7 +251,7 @@ def lend(stream: Any, queue: QueueRecord) -> None:
         if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
-    lent.view = weakref.ref(stream, lambda _: end(lent))  # drops the function as it calls it
+    lent.view = weakref.ref(stream, lambda _: end(lent))  # which it drops as it calls it
     watched[lent] = object()
     _living.add(lent)
     stream._streamkit_lent = lent
