@@ -55,7 +55,7 @@ companions: dict[int, int] = {}
 """The companion of each device."""
 watched: dict[Lent, object] = {}
 """The queues to wait for, the longest watched first. Each has a token, which a scope renews."""
-_living: set[Lent] = set()  # those with a view, kept so that the view's end calls ``end``
+_ends: dict[Lent, object] = {}  # weak references to the views, which call ``end``
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -84,9 +84,9 @@ class Lent:
     pool: Any = None
     late: int | None = None
     """The capture that Warp joined late: nothing has waited for the work before it."""
-    view: weakref.ref[Any]
 
-    def __init__(self, queue: QueueRecord) -> None:
+    def __init__(self, stream: Any, queue: QueueRecord) -> None:
+        self.view = weakref.ref(stream)
         self.handle = queue.handle
         self.device: int = queue.device
         # A permanent handle is never destroyed, and StreamKit parks its own once Warp has seen it.
@@ -199,7 +199,7 @@ def end(lent: Lent) -> None:
 
     The queue stays watched if it captures now, or the wait fails.
     """
-    _living.discard(lent)
+    _ends.pop(lent, None)
     if sys.is_finalizing() or not driver.is_usable():
         return
     token = watched[lent] = object()
@@ -246,14 +246,13 @@ def lend(stream: Any, queue: QueueRecord) -> None:
     if not _install():
         warn_of_version()
         return
-    lent = Lent(queue)
+    lent = Lent(stream, queue)
     with _lock:
         if lent.device not in companions:
             companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
             companions[lent.device] = companion
-    lent.view = weakref.ref(stream, lambda _: end(lent))  # which it drops as it calls it
     watched[lent] = object()
-    _living.add(lent)
+    _ends[lent] = weakref.ref(stream, lambda _: end(lent))
     stream._streamkit_lent = lent
 
 
