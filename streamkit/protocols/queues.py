@@ -126,7 +126,10 @@ class QueueRecord(Queue):
         "latest", "nonblocking", "older_record", "primary", "thread", "views", "wait_events"
     )  # fmt: skip
 
+    handle: int
     device: int
+    owner: object
+    record: QueueRecord | None
     context: int
     """The CUcontext; 0 until the record is complete."""
     id: int | None
