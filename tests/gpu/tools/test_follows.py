@@ -163,6 +163,7 @@ def operations():
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*Grid size:Warning")  # numba may have been imported before
 def test_the_guides_table_is_true(three):
     found = {}
     expected = operations()
