@@ -558,7 +558,7 @@ class WorkQueue:
     def drop(self) -> None:
         """Report the functions that have not ended, and forget them."""
         with self._lock:
-            items = list(self._pending)
+            items, self._pending = list(self._pending), {}
             self._items.clear()
         dropped = [item for item in items if isinstance(item, Function) and item.drop()]
         reports.report_dropped([item.what for item in dropped])

@@ -147,7 +147,7 @@ class _ThenCall(Function):
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: _ThenCalls) -> None:
         self.what, self._call, self._queue = what, call, queue
         self.mark: Any = None  # at the end of the work before
-        self.is_foreign = queue.is_cuda  # until the GPU has done that work
+        self.is_foreign = False  # but while its thread waits for the GPU
         self.future: ThenOutcome[Any] = ThenOutcome(queue)
 
     def __call__(self) -> None:
@@ -156,7 +156,6 @@ class _ThenCall(Function):
         failed: Failure | BaseException | None = None
         try:
             failed = self._queue.reach(self.mark)
-            self.is_foreign = False
             future._thread = threading.get_ident()  # noqa: SLF001 - users hold it
             if not future.set_running_or_notify_cancel():
                 return
@@ -282,15 +281,17 @@ class CudaThenCalls(_ThenCalls):
         sleep(min(self._called * _REST, _LULL))  # and the thread that gives many goes on meanwhile
         self._called = 0
         with self._lock:
-            calls = [self.function, *self._items]
+            calls: list[Any] = [self.function, *self._items]
         marks = [call.mark for call in calls if isinstance(call, _ThenCall)]
         count = bisect.bisect_left(marks, 1, key=lambda mark: not events.query(mark.event))
         if count:
             self._reached = marks[count - 1].number
             return None
         answer: SimpleQueue[Exception | None] = SimpleQueue()
-        is_watched = dispatcher.watch(point, self, answer)
-        return answer.get() if is_watched else messages.cannot_watch()
+        calls[0].is_foreign = dispatcher.watch(point, self, answer)
+        error = answer.get() if calls[0].is_foreign else messages.cannot_watch()
+        calls[0].is_foreign = False
+        return error
 
     def tell(self, reached: Reached) -> None:
         """Let the worker go on; the dispatcher's thread calls this."""
@@ -328,7 +329,6 @@ def of(queue: QueueRecord) -> CudaThenCalls:
     """Return the functions of a queue, which all records of the queue share."""
     first = queue.first_record()
     with identity.lock:
-        if first.calls is None:
-            first.calls = CudaThenCalls("streamkit-then", "'then' of a CUDA stream")
-        queue.calls = first.calls
-    return queue.calls  # type: ignore[no-any-return]
+        calls = first.calls or CudaThenCalls("streamkit-then", "'then' of a CUDA stream")
+        queue.calls = first.calls = calls
+    return calls

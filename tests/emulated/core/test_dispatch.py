@@ -256,6 +256,26 @@ def test_a_function_without_a_thread_is_not_called_and_holds_up_no_other(held, g
     assert eventually(is_idle)  # else the end of the program would wait for the first ones
 
 
+def test_functions_count_as_held_only_while_the_gpu_is_waited_for(held, gate, monkeypatch):
+    """Or the program's end, which gives the GPU a second, drops them where the GPU is done."""
+    stream, seen, query = held(), [], events.query
+    future = stream.then(int)
+    calls = stream._live().calls
+    assert eventually(calls._is_held)
+    gate.open()
+    future.result(LONG)
+
+    def look(event):
+        if calls.thread == threading.get_ident():
+            seen.append(calls._is_held())
+        return query(event)
+
+    monkeypatch.setattr(events, "query", look)
+    stream.then(int).result(LONG)
+    assert seen
+    assert not any(seen)
+
+
 def test_a_destructor_in_the_dispatchers_thread_may_sync_and_use_then(held, gate, monkeypatch):
     """But not await, nor ask for the result: it would wait for its own thread."""
     monkeypatch.setattr(waits, "LOOK", 0)

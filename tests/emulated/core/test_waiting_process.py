@@ -83,6 +83,17 @@ def test_the_process_ends_when_functions_whose_work_has_run_have_been_called():
     assert (done.stdout, done.stderr, done.returncode) == ("end\ncalled\n", "", 0)
 
 
+def test_the_process_ends_when_functions_wait_for_one_that_is_dropped():
+    done = run("""
+        held, *others = hold(), *(sk.new_stream(nonblocking=True) for _ in range(6))
+        future = held.then(print, "never")
+        waiting = [stream.then(future.result) for stream in others]
+        gate._watchdog.cancel()
+        print("end", flush=True)
+    """)
+    assert (done.stdout, done.returncode) == ("end\n", 0)
+
+
 def test_the_end_waits_for_the_gpu_a_second_for_all_streams_together():
     done = run("""
         import atexit, time
