@@ -532,8 +532,8 @@ def _not_on_host(stream: HostStream, other: object) -> Exception:
             stream, other, "a host stream has no order with CUDA. Sync the CUDA stream first."
         )
     return errors.UnsupportedStreamError(
-        f"{messages.describe(other)} is neither a host stream nor an event of one in this copy of "
-        "StreamKit. Give one stream of its new_stream('cpu'), or what its record() has returned."
+        f"{messages.describe(other)} is neither a host stream nor an event of one. Give a stream "
+        "of streamkit.new_stream('cpu'), or what its record() has returned; wait takes futures too."
     )
 
 

@@ -59,7 +59,7 @@ class ThenOutcome(Outcome[T]):
     _mark: QueueEnd | None = None  # made by the first wait
     step: object = None  # the step of the function, for recorders
 
-    def __init__(self, queue: WorkQueue) -> None:
+    def __init__(self, queue: _ThenCalls) -> None:
         super().__init__()
         self._queue = queue
 
@@ -142,10 +142,10 @@ class ThenOutcome(Outcome[T]):
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "_queue", "future", "is_foreign", "mark"
+    __slots__ = "_call", "future", "is_foreign", "mark"
 
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: _ThenCalls) -> None:
-        self.what, self._call, self._queue = what, call, queue
+        self.what, self._call = what, call
         self.mark: Any = None  # at the end of the work before
         self.is_foreign = False  # but while its thread waits for the GPU
         self.future: ThenOutcome[Any] = ThenOutcome(queue)
@@ -155,8 +155,8 @@ class _ThenCall(Function):
         future: ThenOutcome[Any] = self.future
         failed: Failure | BaseException | None = None
         try:
-            failed = self._queue.reach(self.mark)
-            future._thread = threading.get_ident()  # noqa: SLF001 - users hold it
+            failed = future._queue.reach(self.mark)  # noqa: SLF001 - users hold it
+            future._thread = threading.get_ident()  # noqa: SLF001 - as above
             if not future.set_running_or_notify_cancel():
                 return
             result = None

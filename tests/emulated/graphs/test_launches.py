@@ -174,8 +174,11 @@ def test_a_forked_child_launches_nothing(captured):
     if not child:
         status = 1
         try:
-            g.launch(stream)
-        except sk.errors.ForkedProcessError:
+            for call in (g.launch, g.close):
+                with pytest.raises(sk.errors.ForkedProcessError):
+                    call()
+            with pytest.raises(sk.errors.ForkedProcessError):
+                g.launch(stream)
             status = bool(emulator.all_calls())
         finally:
             os._exit(status)
