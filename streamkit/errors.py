@@ -18,7 +18,7 @@ _LOOK_BEFORE = (
     "An error of earlier GPU work can surface here: look at what ran on this device before."
 )
 _ADVICE = {  # by CUDA's numbers of errors, from 900 on of captures
-    400: "The stream or event is none, or was destroyed.",
+    400: "There is no such stream or event, it was destroyed, or the two are of different devices.",
     900: "It is illegal while a stream captures: do it before the capture, or after it.",
     901: "An earlier call has broken the capture, perhaps without an error of its own.",
     902: "Two captures cannot be joined.",

@@ -165,7 +165,7 @@ def _refuse(circle: list[_Blocked]) -> None:
         if not isinstance(earlier.queue.function, Wait)
     )
     waiting.error = ScopeError(
-        f"functions or scopes of host streams wait for one another, and none could end: {text}. "
+        f"functions or scopes of streams wait for one another, and none could end: {text}. "
         "Order the streams with a.wait(b), outside of the functions and scopes."
     )
     waiting.event.set()

@@ -316,7 +316,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         if calls is None:
             from streamkit._streams import then  # noqa: PLC0415 - slow to import, seldom needed
 
-            calls = then.of(queue)
+            calls = then.of(queue, self)
         return calls.add(queue, call, what, self)  # type: ignore[no-any-return]
 
     def record(  # noqa: C901 - the hot path

@@ -325,10 +325,10 @@ _here = threading.local()  # set where the thread may call the driver whatever o
 atexit.register(host_queue.drop_all, CudaThenCalls)
 
 
-def of(queue: QueueRecord) -> CudaThenCalls:
-    """Return the functions of a queue, which all records of the queue share."""
+def of(queue: QueueRecord, stream: object) -> CudaThenCalls:
+    """Return the functions of a stream's queue, which all records of the queue share."""
     first = queue.first_record()
     with identity.lock:
-        calls = first.calls or CudaThenCalls("streamkit-then", "'then' of a CUDA stream")
+        calls = first.calls or CudaThenCalls("streamkit-then", f"'then' of {stream!r}")
         queue.calls = first.calls = calls
     return calls

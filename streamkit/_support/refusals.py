@@ -10,6 +10,7 @@ from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from streamkit._support.messages import describe, in_one_line
+from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,8 +38,17 @@ class Block(contextlib._GeneratorContextManager[T]):  # noqa: SLF001 - it has no
             f"would be lost: write 'with {self.statement}:' inside the function."
         )
 
+    def __enter__(self) -> T:
+        if not hasattr(self, "args"):  # entering the block deletes ``args``
+            what = self.statement.partition(" as ")[0]
+            raise ScopeError(
+                f"this object of {what} was entered before, and serves one block: write "
+                f"'with {self.statement}:' for each."
+            )
+        return super().__enter__()
+
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "args") and not is_finalizing():  # entering the block deletes ``args``
+        if hasattr(self, "args") and not is_finalizing():
             warn_unentered(self.statement.partition(" as ")[0], self.statement)
 
 

@@ -60,9 +60,10 @@ class Stream(Protocol, metaclass=StaticProtocol):
     @property
     @abstractmethod
     def id(self) -> int | tuple[int, int, int]:
-        """The driver's id of the queue, or a host stream's number; never reused in this process.
+        """The driver's id of the queue, or a host stream's number; no later queue has it.
 
-        A stream first seen while it captured has (device, handle, capture id) until that ends.
+        The queue of a closed stream can serve a new stream. A stream first seen while it captured
+        has (device, handle, capture id) until that ends.
         """
 
     @property
@@ -147,15 +148,16 @@ class Stream(Protocol, metaclass=StaticProtocol):
     def to(self, library: str) -> Any:
         """Return a library's own stream object on this queue, which that object keeps alive.
 
-        The object is the same each time, and the wrapped one for its own library.
+        A ``CUstream`` of cuda.bindings keeps nothing alive. The object is the same each time, and
+        the wrapped one for its own library.
 
         Args:
             library: The library's name, such as "torch", "cupy", "warp", "numba" or "cuda.core".
 
         Raises:
             BackendNotInstalledError: The library cannot be imported.
-            UnsupportedStreamError: The library cannot take the stream; or no adapter has this name.
-                Always on a host stream.
+            UnsupportedStreamError: The library cannot take the stream; it is a host stream; or no
+                adapter has this name.
         """
 
     @abstractmethod
@@ -223,7 +225,7 @@ class Event(Protocol, metaclass=StaticProtocol):
     def sync(self, timeout: float | None = None, *, spin: bool = False) -> None:
         """Block until the last recorded point was reached.
 
-        If the event is recorded again meanwhile, the wait is for that. Errors as ``Stream.sync``'s.
+        If it is recorded again meanwhile, the wait may be for that. Errors as ``Stream.sync``'s.
 
         Args:
             timeout: At most so many seconds; None for as long as it takes.
@@ -250,11 +252,10 @@ class Event(Protocol, metaclass=StaticProtocol):
         """Return a library's event object on this event, which that object keeps alive.
 
         Args:
-            library: The library's name, as in ``Stream.to``.
+            library: As in ``Stream.to``. A ``CUevent`` of cuda.bindings keeps nothing alive.
 
         Raises:
-            UnsupportedStreamError: The library cannot wrap an event (torch, cuda.core). Always on a
-                host event.
+            UnsupportedStreamError: The library wraps none (torch, cuda.core), or it is the host's.
             BackendNotInstalledError: The library cannot be imported.
         """
 
