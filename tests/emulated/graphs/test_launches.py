@@ -14,6 +14,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import graphs  # its calls are interrupted
+from streamkit._graphs import graph  # to be without a GIL
 from streamkit._queues import ordering  # a capture begins in between
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
@@ -131,22 +132,25 @@ def test_what_is_closed_is_not_launched(captured, launches, closed):
         g.launch(stream)
 
 
-def test_an_error_of_the_driver_is_raised_and_the_graph_stays(captured):
+@pytest.mark.parametrize("launches", [0, 1])  # a launch of the second kind makes its calls itself
+def test_an_error_that_comes_once_is_raised_and_the_graph_stays(captured, launches):
     g, cell, _ = captured
     stream = sk.new_stream()
-    g.launch(stream)
-    emulator.break_down(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
-    with pytest.raises(sk.errors.DriverError, match="OUT_OF_MEMORY"):
+    for _ in range(launches):
         g.launch(stream)
-    emulator.break_down(0)
     stream.sync()
     cell.write(1)
+    emulator.fail("cuGraphLaunch", driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(sk.errors.DriverError, match="OUT_OF_MEMORY"):
+        g.launch(stream)
+    stream.sync()
+    assert cell.read() == 1
     g.launch(stream)
     stream.sync()
     assert cell.read() == 2
 
 
-@pytest.mark.parametrize("launches", [1, 2])  # only after the second are the next ones steady
+@pytest.mark.parametrize("launches", [1, 2])
 def test_where_the_driver_wants_the_context_it_is_made_current(captured, launches):
     g, cell, _ = captured
     stream = sk.new_stream()
@@ -394,12 +398,6 @@ def test_threads_launch_one_graph_until_it_is_closed(captured):
 # -- one at a time ----------------------------------------------------------------------------
 
 
-def watch(monkeypatch, way, make):
-    """Have ``make`` make each call of the driver that is prepared in this way from now on."""
-    prepare = getattr(graphs.loader, way)
-    monkeypatch.setattr(graphs.loader, way, lambda name: functools.partial(make, prepare(name)))
-
-
 @pytest.fixture
 def during(captured, monkeypatch):
     """Have a function called in the next steady launch, when the driver is about to be called."""
@@ -411,7 +409,10 @@ def during(captured, monkeypatch):
             calls.pop()()
         return call(*arguments)
 
-    watch(monkeypatch, "without_gil", run)
+    prepare = graphs.loader.without_gil
+    monkeypatch.setattr(
+        graphs.loader, "without_gil", lambda name: functools.partial(run, prepare(name))
+    )
     g.launch(stream)
 
     def launch(call):
@@ -455,6 +456,17 @@ def test_what_uses_the_executable_waits_for_another_threads_launch(captured, dur
     for thread in (launching, using):
         thread.join(30)
         assert not thread.is_alive()
+
+
+def test_without_a_gil_no_two_threads_can_be_in_one_generator(captured, monkeypatch):
+    g, cell, _ = captured
+    monkeypatch.setattr(graph, "_has_gil", lambda: False)
+    monkeypatch.setattr(graphs, "relaunches", pytest.fail)
+    stream = sk.new_stream()
+    for _ in range(2):
+        g.launch(stream)
+    stream.sync()
+    assert cell.read() == 2
 
 
 def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
