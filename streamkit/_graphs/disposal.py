@@ -170,8 +170,7 @@ class OwnedGraph(UsedPools):
             else functools.partial(graphs.launch, self.executable.executable, queue.handle)
         )
         # the driver orders the runs, but not a library's work before each run
-        add, in_order = self.runs.add, self._by_library
-        if driver.ensure_in(self.context, add, queue, run, in_order=in_order):
+        if driver.ensure_in(self.context, self.runs.add, queue, run, in_order=self._by_library):
             self._by_library = False
 
     def end(self) -> bool:

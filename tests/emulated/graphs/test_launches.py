@@ -69,18 +69,22 @@ def of_warp(warp):
     return sk.wrap(warp.Stream("cuda:0"))
 
 
+@pytest.mark.parametrize("has_gil", [True, False])  # else two threads could be in one generator
 @pytest.mark.parametrize("make", [of_streamkit, of_warp], ids=lambda make: make.__name__)
-def test_a_steady_launch_is_one_question_and_one_launch(warp, captured, make):
+def test_a_steady_launch_is_one_question_and_one_launch(warp, captured, monkeypatch, make, has_gil):
+    monkeypatch.setattr(graph, "_has_gil", lambda: has_gil)
+    calls = {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    calls |= {} if has_gil else {"cuCtxGetCurrent": 1}
     g, cell, _ = captured
     stream = make(warp)
     g.launch(stream)
     emulator.reset_calls()
     g.launch(stream)
-    assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    assert emulator.all_calls() == calls
     with stream:
         emulator.reset_calls()
         g.launch()
-        assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+        assert emulator.all_calls() == calls
     stream.sync()
     assert cell.read() == 2
 
@@ -327,44 +331,32 @@ def mortal(undo):
     return sk.from_handle(raw)
 
 
+@pytest.mark.parametrize("is_queued", [True, False])
 @pytest.mark.parametrize("lives", [True, False])
-def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(
-    captured, gate, monkeypatch, undo, lives
+def test_an_interrupted_launch_keeps_what_it_and_the_run_before_use(
+    captured, gate, monkeypatch, undo, *, lives, is_queued
 ):
     g, cell, seen = captured
+    first = sk.new_stream(nonblocking=True)
     stream = sk.new_stream(nonblocking=True) if lives else mortal(undo)
     launch = graphs.launch
 
     def interrupted(*arguments):
-        launch(*arguments)
+        if is_queued:
+            launch(*arguments)
         raise KeyboardInterrupt
 
-    gate.hold(stream.handle)
+    if is_queued:
+        gate.hold(stream.handle)
+    else:
+        gate.hold(first.handle)
+        g.launch(first)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(graphs, "launch", interrupted)
         g.launch(stream)
     g.close()
-    assert busy(stream.handle)
-    stays_until_open(gate, seen, stream.sync)
+    stays_until_open(gate, seen, (stream if is_queued else first).sync)
     assert cell.read() == 2
-
-
-@pytest.mark.parametrize("lives", [True, False])
-def test_an_interrupt_before_a_launch_forgets_no_run(captured, gate, monkeypatch, undo, lives):
-    g, _, seen = captured
-    first = sk.new_stream(nonblocking=True)
-    second = sk.new_stream(nonblocking=True) if lives else mortal(undo)
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    gate.hold(first.handle)
-    g.launch(first)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(graphs, "launch", interrupted)
-        g.launch(second)
-    g.close()
-    stays_until_open(gate, seen, first.sync)
 
 
 def test_threads_launch_one_graph_until_it_is_closed(captured):
@@ -456,17 +448,6 @@ def test_what_uses_the_executable_waits_for_another_threads_launch(captured, dur
     for thread in (launching, using):
         thread.join(30)
         assert not thread.is_alive()
-
-
-def test_without_a_gil_no_two_threads_can_be_in_one_generator(captured, monkeypatch):
-    g, cell, _ = captured
-    monkeypatch.setattr(graph, "_has_gil", lambda: False)
-    monkeypatch.setattr(graphs, "relaunches", pytest.fail)
-    stream = sk.new_stream()
-    for _ in range(2):
-        g.launch(stream)
-    stream.sync()
-    assert cell.read() == 2
 
 
 def test_an_interrupt_of_a_steady_launch_holds_up_no_other_thread(captured):
