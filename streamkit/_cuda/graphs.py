@@ -113,11 +113,10 @@ def launch(executable: int, stream: int) -> None:
 
 
 def relaunches(executable: int, stream: int) -> Generator[None]:
-    """Queue a run on a created stream with each item, until the graph can run there no more so.
+    """Queue a run on a created stream with each item, by two calls that cost the least.
 
-    That is while the stream captures, where no context is current, and in a forked child. Each item
-    takes two calls, which cost the least. As a generator it serves one thread at a time: meanwhile
-    others get a ValueError.
+    It ends where the stream captures, where no context is current, and in a forked child. It serves
+    one thread at a time: others get a ValueError meanwhile, as from any generator.
     """
     handles = map(ctypes.c_void_p.from_param, (executable, stream))
     run = functools.partial(loader.without_gil("cuGraphLaunch"), *handles)

@@ -52,12 +52,8 @@ class Runs:
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
         self._number: int | tuple[int, int, int] | None = None  # the id of the last queue in order
         self._spare: OwnedEvent | None = None  # the event of the run before the last
-
-    @property
-    def steady(self) -> QueueRecord | None:
+        self.steady: QueueRecord | None = None
         """The queue of the last run, if another run there needs no further note."""
-        last = self._points[-1] if len(self._points) == 1 else None
-        return None if isinstance(last, OwnedEvent) else last
 
     def add(self, queue: QueueRecord, run: Callable[[], T], *, in_order: bool) -> T:
         """Queue a run by calling ``run``, and return its result.
@@ -69,10 +65,10 @@ class Runs:
         if not in_order and lives_with_its_record(queue):
             self._points = (*before, queue)
             result = run()
-            self._points = (queue,)
+            self._points, self.steady = (queue,), queue
             return result
         if in_order:
-            number = identity.public_id(queue)  # also of a queue that was first seen in a capture
+            number = queue.id or identity.public_id(queue)  # which finds it after a capture
             if number != self._number:
                 for event in before:
                     ordering.wait_event(queue, event.handle)
@@ -83,7 +79,7 @@ class Runs:
         finally:  # an interrupt can come when the run is queued already
             ordering.mark(event, queue)
             self._points = (*before, event)
-        self._points = (event,)
+        self._points, self.steady = (event,), None
         if before and isinstance(before[-1], OwnedEvent):
             self._spare = before[-1]
         return result

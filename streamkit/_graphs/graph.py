@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_has_gil = getattr(sys, "_is_gil_enabled", lambda: True)  # 3.11 and 3.12 have no other way
+_has_gil = getattr(sys, "_is_gil_enabled", lambda: True)  # always before 3.13
 
 
 class CudaGraph(Graph, metaclass=Concrete):
@@ -232,7 +232,8 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, QueueRecord]:
         """Return the graph and the queue of a stream on which it can run now."""
-        owned, queue = self._owned or self._ready(), target._live()
+        owned = self._owned or self._ready()
+        queue = target._queue or target._live()  # noqa: SLF001 - as in ``launch``
         if queue.context != self._context:
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."
