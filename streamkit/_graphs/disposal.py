@@ -50,7 +50,7 @@ class Runs:
     def __init__(self) -> None:
         # the place of the last run; several only after an error, which can leave a run behind
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
-        self._number: int | tuple[int, int, int] | None = None  # the id of the last queue in order
+        self._number: int | tuple[int, int, int] | None = None  # of the last queue, if in order
         self._spare: OwnedEvent | None = None  # the event of the run before the last
         self.steady: QueueRecord | None = None
         """The queue of the last run, if another run there needs no further note."""

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._cuda import driver, graphs, loader
@@ -52,9 +52,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._kept = kept  # during the capture
         self._sections: list[graphs.Section] = []  # during the capture
         self._lock = threading.RLock()  # no forked child can use the graph
-        self._again: tuple[QueueRecord | Literal[False], Generator[None]]
+        self._again: tuple[QueueRecord | None, Generator[None]] = None, graphs.relaunches(0, 0)
         """The queue where a launch now needs no more than the next item, and the items."""
-        self._again = False, graphs.relaunches(0, 0)
 
     # -- while it is captured ---------------------------------------------------------------------
 
@@ -165,13 +164,12 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def launch(self, stream: StreamLike | None = None) -> None:
         target: Any = stream if type(stream) is CudaStream else self._target(stream)
-        queue = None if target is None else target._queue or target._live()  # noqa: SLF001 - no call where that is quick
         steady, again = self._again
         try:
-            if queue is steady:
+            if target is not None and (target._queue or target._live()) is steady:  # noqa: SLF001 - no call where that is quick
                 for _ in again:
                     return
-        except ValueError:  # another thread launches
+        except ValueError:  # another thread launches, or the stream is closed, which is told below
             pass
         finally:
             if disposal.waiting:
@@ -206,7 +204,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         while not loader.is_forked:  # else a thread of the parent may have the lock for ever
             with self._lock:
                 again = self._again[1]
-                self._again = False, again  # a launch that begins now takes the lock
+                self._again = None, again  # a launch that begins now takes the lock
                 try:
                     again.close()
                 except ValueError:  # another thread launches
