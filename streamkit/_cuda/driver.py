@@ -292,7 +292,7 @@ def stream_is_nonblocking(stream: int) -> bool:
     return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
-def capture_id(stream: int, told: tuple[int, int] | None = None) -> int | None:
+def capture_id(stream: int, told: tuple[int, object] | None = None) -> int | None:
     """Return the id of the capture on this stream, None if it does not capture.
 
     For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
@@ -307,18 +307,16 @@ def capture_id(stream: int, told: tuple[int, int] | None = None) -> int | None:
     return int(ask("cuStreamGetCaptureInfo", stream)[1]) if status else None
 
 
-def capture_question(
-    stream: int, *, is_checked: bool = True
-) -> tuple[Callable[[], Any], bytearray]:
-    """Return a call that asks whether a stream captures, and the place of the answer, 0 for no.
+def capture_question(stream: int, *, is_checked: bool = True) -> tuple[Callable[[], Any], Any]:
+    """Return a call that asks whether a stream captures, and what is true if it does.
 
     The call returns an error's code; unless it ``is_checked`` nothing, which costs less. The
     bindings need as long again to make members of enumerations; here ctypes has converted the
     arguments, and ``partial`` has packed them.
     """
     c_int, c_void_p, byref = loader.c_types()
-    answer = bytearray(4)  # read in half the time of a c_int
-    places = c_void_p.from_param(stream), byref(c_int.from_buffer(answer))
+    answer = c_int()  # whose truth costs less than its value
+    places = c_void_p.from_param(stream), byref(answer)
     call = loader.with_gil("cuStreamIsCapturing", is_checked=is_checked)
     return functools.partial(call, *places), answer
 

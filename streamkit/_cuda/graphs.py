@@ -15,13 +15,14 @@ from streamkit._cuda.driver import ask
 from streamkit.protocols import MemoryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
 
 MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 """How strictly a capture forbids unsafe calls: in all threads, in its own, nowhere."""
 
 _ACTIVE = 1
 _AUTO_FREE_ON_LAUNCH = 1
+_NO_CONTEXT = 201
 _HOST, _ARRAY = 1, 3  # types of memory
 _NO_WORK = 6, 7, 11  # types of nodes: to wait for an event, to record one, to free memory
 
@@ -111,15 +112,25 @@ def launch(executable: int, stream: int) -> None:
     ask("cuGraphLaunch", executable, stream)
 
 
-def relaunch_calls(executable: int, stream: int) -> tuple[Callable[[], None], bytearray, Any]:
-    """Return a question whether a created stream captures, its answer, and a launch there.
+def relaunches(executable: int, stream: int) -> Generator[None]:
+    """Queue a run on a created stream with each item, by two calls that cost the least.
 
-    They cost the least. The launch returns an error's code, also where the driver wants the
-    stream's context to be current. The question returns none, because the launch then fails too.
+    It ends where the stream captures, where no context is current, and in a forked child. It serves
+    one thread at a time: others get a ValueError meanwhile, as from any generator.
     """
     handles = map(ctypes.c_void_p.from_param, (executable, stream))
     run = functools.partial(loader.without_gil("cuGraphLaunch"), *handles)
-    return *driver.capture_question(stream, is_checked=False), run
+    ask, captures = driver.capture_question(stream, is_checked=False)  # errors fail the run too
+    while not loader.is_forked:
+        ask()
+        if captures:
+            return
+        code = run()
+        if code:
+            if code == _NO_CONTEXT:
+                return
+            raise driver.error("cuGraphLaunch", code)
+        yield
 
 
 class Node(NamedTuple):

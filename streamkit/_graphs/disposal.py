@@ -12,7 +12,7 @@ import contextlib
 import functools
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkit._cuda import driver, events, graphs
 from streamkit._graphs import checks
@@ -25,7 +25,6 @@ from streamkit._queues import (
     registry,
 )
 from streamkit._queues.lifetime import OwnedEvent
-from streamkit._support import messages
 from streamkit.protocols import Queue
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from streamkit._streams.stream import CudaStream
     from streamkit.protocols import JoinedPart
     from streamkit.protocols.queues import QueueRecord
+
+T = TypeVar("T")
 
 
 class Runs:
@@ -49,48 +50,39 @@ class Runs:
     def __init__(self) -> None:
         # the place of the last run; several only after an error, which can leave a run behind
         self._points: tuple[QueueRecord | OwnedEvent, ...] = ()
-        self._number: int | tuple[int, int, int] | None = None  # the id of the last queue
+        self._number: int | tuple[int, int, int] | None = None  # of the last queue, if in order
         self._spare: OwnedEvent | None = None  # the event of the run before the last
-
-    @property
-    def steady(self) -> QueueRecord | None:
+        self.steady: QueueRecord | None = None
         """The queue of the last run, if another run there needs no further note."""
-        last = self._points[-1] if len(self._points) == 1 else None
-        return None if isinstance(last, OwnedEvent) else last
 
-    def add(self, queue: QueueRecord, run: Callable[[], None], *, in_order: bool) -> None:
-        """Queue a run by calling ``run``.
+    def add(self, queue: QueueRecord, run: Callable[[], T], *, in_order: bool) -> T:
+        """Queue a run by calling ``run``, and return its result.
 
         ``in_order`` says that a library does something on the stream before each run: a run on
         another queue then waits for the last one first, and each run has an event.
         """
         before = self._points
-        number = identity.public_id(queue)  # also of a queue that was first seen in a capture
-        if in_order and number != self._number:
-            self.hold(queue)
         if not in_order and lives_with_its_record(queue):
             self._points = (*before, queue)
-            run()
-            self._points = (queue,)
-        else:
-            event, self._spare = self._spare or OwnedEvent(queue.context), None
-            try:
-                run()
-            finally:  # an interrupt can come when the run is queued already
-                ordering.mark(event, queue)
-                self._points = (*before, event)
-            self._points = (event,)
-            if before and isinstance(before[-1], OwnedEvent):
-                self._spare = before[-1]
-        self._number = number
-
-    def hold(self, queue: QueueRecord) -> None:
-        """Hold the queue's later work until the runs so far have ended."""
-        for point in self._points:
-            event = point if isinstance(point, OwnedEvent) else _marked(point)
-            if event is None:
-                raise messages.illegal_in_capture("a launch that follows", point, "end it first.")
-            ordering.wait_event(queue, event.handle)
+            result = run()
+            self._points, self.steady = (queue,), queue
+            return result
+        if in_order:
+            number = queue.id or identity.public_id(queue)  # which finds it after a capture
+            if number != self._number:
+                for event in before:
+                    ordering.wait_event(queue, event.handle)
+            self._number = number
+        event, self._spare = self._spare or OwnedEvent(queue.context), None
+        try:
+            result = run()
+        finally:  # an interrupt can come when the run is queued already
+            ordering.mark(event, queue)
+            self._points = (*before, event)
+        self._points, self.steady = (event,), None
+        if before and isinstance(before[-1], OwnedEvent):
+            self._spare = before[-1]
+        return result
 
     def have_ended(self) -> bool:
         """Whether all runs have ended; False also while a queue captures, so that none can ask.
@@ -168,14 +160,13 @@ class OwnedGraph(UsedPools):
         """Queue a run on a stream, whose queue does not capture; one thread at a time."""
         # also if the driver launches the graph by now: the library refuses a stream each time
         native = None if self.library is None else target.to(self.library)
-        run = functools.partial(self._run, queue, native)
+        run = (
+            functools.partial(self.executable.launch, native)
+            if self._by_library
+            else functools.partial(graphs.launch, self.executable.executable, queue.handle)
+        )
         # the driver orders the runs, but not a library's work before each run
-        driver.ensure_in(self.context, self.runs.add, queue, run, in_order=self._by_library)
-
-    def _run(self, queue: QueueRecord, native: Any) -> None:
-        if not self._by_library:
-            graphs.launch(self.executable.executable, queue.handle)
-        elif self.executable.launch(native):
+        if driver.ensure_in(self.context, self.runs.add, queue, run, in_order=self._by_library):
             self._by_library = False
 
     def end(self) -> bool:

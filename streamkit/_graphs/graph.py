@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from streamkit import errors
 from streamkit._cuda import driver, graphs, loader
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_has_gil = getattr(sys, "_is_gil_enabled", lambda: True)  # always before 3.13
+
 
 class CudaGraph(Graph, metaclass=Concrete):
     """One CUDA graph from every library.
@@ -50,9 +52,8 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._kept = kept  # during the capture
         self._sections: list[graphs.Section] = []  # during the capture
         self._lock = threading.RLock()  # no forked child can use the graph
-        self._steady: QueueRecord | Literal[False] = False
-        """The queue where a launch now needs two calls only, which are prepared."""
-        self._free: list[None] = [None]  # empty while a thread makes these calls
+        self._again: tuple[QueueRecord | None, Generator[None]] = None, graphs.relaunches(0, 0)
+        """The queue where a launch now needs no more than the next item, and the items."""
 
     # -- while it is captured ---------------------------------------------------------------------
 
@@ -163,21 +164,16 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def launch(self, stream: StreamLike | None = None) -> None:
         target: Any = stream if type(stream) is CudaStream else self._target(stream)
-        queue = None if target is None else target._queue or target._live()  # noqa: SLF001 - no call where that is quick
+        steady, again = self._again
         try:
-            del self._free[0]  # in one thread only; ``_lock`` costs as much as a call of the driver
-        except IndexError:
+            if target is not None and (target._queue or target._live()) is steady:  # noqa: SLF001 - no call where that is quick
+                for _ in again:
+                    return
+        except ValueError:  # another thread launches, or the stream is closed, which is told below
             pass
-        else:  # no interrupt comes in between
-            try:
-                if queue is self._steady and not loader.is_forked:
-                    self._ask()
-                    if not (self._answer[0] or self._run()):
-                        return
-            finally:
-                self._free.append(None)
-                if disposal.waiting:
-                    disposal.sweep()
+        finally:
+            if disposal.waiting:
+                disposal.sweep()
         if target is not None:
             self._alone(self._launch, target)
         else:  # after the libraries' work so far, and before their next work
@@ -200,17 +196,20 @@ class CudaGraph(Graph, metaclass=Concrete):
             self._readers = [_while_it_lives(*reader) for reader in readers]
         owned.launch(target, queue)
         steady = owned.runs.steady
-        if steady is not None:
-            calls = graphs.relaunch_calls(owned.executable.executable, steady.handle)
-            self._ask, self._answer, self._run = calls
-            self._steady = steady  # last, as a launch without the lock looks at it first
+        if steady is not None and _has_gil():  # else two threads could be in one generator
+            self._again = steady, graphs.relaunches(owned.executable.executable, steady.handle)
 
     def _alone(self, call: Callable[..., T], *arguments: Any) -> T:
         """Make a call with the lock, which each launch takes meanwhile, and return its result."""
         while not loader.is_forked:  # else a thread of the parent may have the lock for ever
-            self._steady = False  # a launch that begins now takes the lock
             with self._lock:
-                if self._free and not self._steady:  # else another launch goes on, or has begun
+                again = self._again[1]
+                self._again = None, again  # a launch that begins now takes the lock
+                try:
+                    again.close()
+                except ValueError:  # another thread launches
+                    pass
+                else:
                     return call(*arguments)
             time.sleep(1e-5)  # without the lock, which a signal's handler in the launch may take
         raise messages.forked()
@@ -231,8 +230,8 @@ class CudaGraph(Graph, metaclass=Concrete):
 
     def _check(self, target: CudaStream[Any]) -> tuple[OwnedGraph, QueueRecord]:
         """Return the graph and the queue of a stream on which it can run now."""
-        owned = self._ready()
-        queue = target._live()
+        owned = self._owned or self._ready()
+        queue = target._queue or target._live()  # noqa: SLF001 - as in ``launch``
         if queue.context != self._context:
             raise messages.device_mismatch(
                 self, target, "a graph runs on streams of its own context."

@@ -45,8 +45,8 @@ def capture_of(queue: QueueRecord, current: int = 0) -> int | None:
         raise messages.forked()
     ask, captures = question
     code = ask() if current or queue.handle > PER_THREAD else driver.ensure_in(queue.context, ask)
-    captured = captures[0]  # or a later answer, if another thread has asked meanwhile
-    return driver.capture_id(queue.handle, (code, captured)) if code or captured else None
+    # true by this answer, or by a later one if another thread has asked meanwhile
+    return driver.capture_id(queue.handle, (code, captures)) if code or captures else None
 
 
 def record(event: int, queue: QueueRecord, *, external: bool = False) -> None:

@@ -59,7 +59,7 @@ class GraphState:
         with _lock:
             # not the generator, which would begin cuDNN's dropout anew
             outside = _outside.get(self._device) or self._generator.graphsafe_get_state()
-            seed, offset = begins = _read(outside)
+            seed, offset = begins = outside.initial_seed(), outside.get_offset()
             if begins != self._next:
                 _write(self._own, seed, offset)
             is_first = self._drawn < 0

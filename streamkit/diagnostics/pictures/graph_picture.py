@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 from collections import defaultdict
 from graphlib import TopologicalSorter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamkit.diagnostics.pictures.styles import style_of
+from streamkit.diagnostics.pictures.styles import file, style_of
 from streamkit.diagnostics.recording.kernel_names import (
     library_of_kernel,
     operation,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from streamkit._cuda.graphs import Node
 
-_CSS = Path(__file__).with_name("graph.css")
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
 _NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
@@ -38,7 +36,7 @@ def svg(
     missing: Sequence[tuple[int, int]] = (),
 ) -> str:
     """Return the picture; present and ``missing`` edges are pairs of places in ``nodes``."""
-    where, style = _places(len(nodes), edges), _CSS.read_text(encoding="utf-8")
+    where, style = _places(len(nodes), edges), file("graph.css")
     width = max((x for x, _ in where), default=0) + _BOX + 2 * _GAP_X
     height = max((y for _, y in where), default=0) + _HEIGHT + _GAP_X
     head = f'class="skg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import html
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkit.diagnostics.pictures import terminal, timeline
-from streamkit.diagnostics.pictures.styles import STYLES, style_of
+from streamkit.diagnostics.pictures.styles import STYLES, file, style_of
 from streamkit.diagnostics.recording.kernel_names import short
 from streamkit.diagnostics.recording.operations import listed
 
@@ -39,13 +38,13 @@ def of_block(
     title = timeline.title(report)
     sentences = (f"{title}, in the order in which they were given.", *timeline.summary(report))
     held = [html.escape(line.strip()) for line in listed(report.synchronisations)]
-    body = _read("timeline.html").format(
+    body = file("timeline.html").format(
         title=html.escape(title),
         summary=html.escape(" ".join(sentences)),
         races=_races(races),
         held=_list("ul", "What held the host", held),
         data=data,
-        draw=_read("timeline.js"),
+        draw=file("timeline.js"),
     )
     return _page(title, heading or timeline.verdict(report), body)
 
@@ -105,8 +104,8 @@ def _arrows(
 
 
 def _page(title: str, verdict: str, body: str) -> str:
-    title, verdict, style = html.escape(title), html.escape(verdict), _read("timeline.css")
-    page = _read("page.html").format(title=title, verdict=verdict, style=style, body=body)
+    title, verdict, style = html.escape(title), html.escape(verdict), file("timeline.css")
+    page = file("page.html").format(title=title, verdict=verdict, style=style, body=body)
     return terminal.writable(page)  # a path need not be UTF-8
 
 
@@ -123,7 +122,3 @@ def _races(texts: Sequence[str]) -> str:
 def _list(kind: str, heading: str, items: Sequence[str]) -> str:
     lines = "".join(f"<li>{one}</li>\n" for one in items)
     return f"<h2>{heading}</h2>\n<{kind}>\n{lines}</{kind}>\n" if items else ""
-
-
-def _read(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")

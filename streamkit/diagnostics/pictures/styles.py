@@ -1,7 +1,8 @@
-"""How each library's work is shown in pictures."""
+"""How each library's work is shown in pictures, and the files of this folder."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from streamkit._queues import registry
@@ -35,3 +36,8 @@ STYLES[UNKNOWN] = Style("other, or unknown", "#888888")
 def style_of(library: str | None) -> Style:
     """Return how the work of a library is shown, also for a plugin's or an unknown one."""
     return STYLES.get(library or UNKNOWN, STYLES[UNKNOWN])
+
+
+def file(name: str) -> str:
+    """Return the text of a file of this folder: a page, a style or a script."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 import emulator
 import streamkit as sk
 from streamkit._cuda import graphs  # its calls are interrupted
+from streamkit._graphs import graph  # to be without a GIL
 from streamkit._queues import ordering  # a capture begins in between
 from support.emulated.captures import (  # noqa: F401 - a fixture
     capturing,
@@ -68,18 +69,22 @@ def of_warp(warp):
     return sk.wrap(warp.Stream("cuda:0"))
 
 
+@pytest.mark.parametrize("has_gil", [True, False])  # else two threads could be in one generator
 @pytest.mark.parametrize("make", [of_streamkit, of_warp], ids=lambda make: make.__name__)
-def test_a_steady_launch_is_one_question_and_one_launch(warp, captured, make):
+def test_a_steady_launch_is_one_question_and_one_launch(warp, captured, monkeypatch, make, has_gil):
+    monkeypatch.setattr(graph, "_has_gil", lambda: has_gil)
+    calls = {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    calls |= {} if has_gil else {"cuCtxGetCurrent": 1}
     g, cell, _ = captured
     stream = make(warp)
     g.launch(stream)
     emulator.reset_calls()
     g.launch(stream)
-    assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+    assert emulator.all_calls() == calls
     with stream:
         emulator.reset_calls()
         g.launch()
-        assert emulator.all_calls() == {"cuStreamIsCapturing": 1, "cuGraphLaunch": 1}
+        assert emulator.all_calls() == calls
     stream.sync()
     assert cell.read() == 2
 
@@ -131,22 +136,25 @@ def test_what_is_closed_is_not_launched(captured, launches, closed):
         g.launch(stream)
 
 
-def test_an_error_of_the_driver_is_raised_and_the_graph_stays(captured):
+@pytest.mark.parametrize("launches", [0, 1])  # a launch of the second kind makes its calls itself
+def test_an_error_that_comes_once_is_raised_and_the_graph_stays(captured, launches):
     g, cell, _ = captured
     stream = sk.new_stream()
-    g.launch(stream)
-    emulator.break_down(driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
-    with pytest.raises(sk.errors.DriverError, match="OUT_OF_MEMORY"):
+    for _ in range(launches):
         g.launch(stream)
-    emulator.break_down(0)
     stream.sync()
     cell.write(1)
+    emulator.fail("cuGraphLaunch", driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+    with pytest.raises(sk.errors.DriverError, match="OUT_OF_MEMORY"):
+        g.launch(stream)
+    stream.sync()
+    assert cell.read() == 1
     g.launch(stream)
     stream.sync()
     assert cell.read() == 2
 
 
-@pytest.mark.parametrize("launches", [1, 2])  # only after the second are the next ones steady
+@pytest.mark.parametrize("launches", [1, 2])
 def test_where_the_driver_wants_the_context_it_is_made_current(captured, launches):
     g, cell, _ = captured
     stream = sk.new_stream()
@@ -323,44 +331,32 @@ def mortal(undo):
     return sk.from_handle(raw)
 
 
+@pytest.mark.parametrize("is_queued", [True, False])
 @pytest.mark.parametrize("lives", [True, False])
-def test_an_interrupted_launch_that_was_queued_keeps_what_it_uses(
-    captured, gate, monkeypatch, undo, lives
+def test_an_interrupted_launch_keeps_what_it_and_the_run_before_use(
+    captured, gate, monkeypatch, undo, *, lives, is_queued
 ):
     g, cell, seen = captured
+    first = sk.new_stream(nonblocking=True)
     stream = sk.new_stream(nonblocking=True) if lives else mortal(undo)
     launch = graphs.launch
 
     def interrupted(*arguments):
-        launch(*arguments)
+        if is_queued:
+            launch(*arguments)
         raise KeyboardInterrupt
 
-    gate.hold(stream.handle)
+    if is_queued:
+        gate.hold(stream.handle)
+    else:
+        gate.hold(first.handle)
+        g.launch(first)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(graphs, "launch", interrupted)
         g.launch(stream)
     g.close()
-    assert busy(stream.handle)
-    stays_until_open(gate, seen, stream.sync)
+    stays_until_open(gate, seen, (stream if is_queued else first).sync)
     assert cell.read() == 2
-
-
-@pytest.mark.parametrize("lives", [True, False])
-def test_an_interrupt_before_a_launch_forgets_no_run(captured, gate, monkeypatch, undo, lives):
-    g, _, seen = captured
-    first = sk.new_stream(nonblocking=True)
-    second = sk.new_stream(nonblocking=True) if lives else mortal(undo)
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    gate.hold(first.handle)
-    g.launch(first)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(graphs, "launch", interrupted)
-        g.launch(second)
-    g.close()
-    stays_until_open(gate, seen, first.sync)
 
 
 def test_threads_launch_one_graph_until_it_is_closed(captured):
@@ -394,12 +390,6 @@ def test_threads_launch_one_graph_until_it_is_closed(captured):
 # -- one at a time ----------------------------------------------------------------------------
 
 
-def watch(monkeypatch, way, make):
-    """Have ``make`` make each call of the driver that is prepared in this way from now on."""
-    prepare = getattr(graphs.loader, way)
-    monkeypatch.setattr(graphs.loader, way, lambda name: functools.partial(make, prepare(name)))
-
-
 @pytest.fixture
 def during(captured, monkeypatch):
     """Have a function called in the next steady launch, when the driver is about to be called."""
@@ -411,7 +401,10 @@ def during(captured, monkeypatch):
             calls.pop()()
         return call(*arguments)
 
-    watch(monkeypatch, "without_gil", run)
+    prepare = graphs.loader.without_gil
+    monkeypatch.setattr(
+        graphs.loader, "without_gil", lambda name: functools.partial(run, prepare(name))
+    )
     g.launch(stream)
 
     def launch(call):
