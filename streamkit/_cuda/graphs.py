@@ -22,7 +22,7 @@ MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 
 _ACTIVE = 1
 _AUTO_FREE_ON_LAUNCH = 1
-_NO_CONTEXT = 201
+_QUEUED_NOTHING = 1, 201, 400  # invalid value, context, handle
 _HOST, _ARRAY = 1, 3  # types of memory
 _NO_WORK = 6, 7, 11  # types of nodes: to wait for an event, to record one, to free memory
 
@@ -115,8 +115,9 @@ def launch(executable: int, stream: int) -> None:
 def relaunches(executable: int, stream: int) -> Generator[None]:
     """Queue a run on a created stream with each item, by two calls that cost the least.
 
-    It ends where the stream captures, where no context is current, and in a forked child. It serves
-    one thread at a time: others get a ValueError meanwhile, as from any generator.
+    It ends where the stream captures, where the driver refuses the call, as it may without the
+    stream's context, and in a forked child. It serves one thread at a time: others get a ValueError
+    meanwhile, as from any generator.
     """
     handles = map(ctypes.c_void_p.from_param, (executable, stream))
     run = functools.partial(loader.without_gil("cuGraphLaunch"), *handles)
@@ -127,7 +128,7 @@ def relaunches(executable: int, stream: int) -> Generator[None]:
             return
         code = run()
         if code:
-            if code == _NO_CONTEXT:
+            if code in _QUEUED_NOTHING:
                 return
             raise driver.error("cuGraphLaunch", code)
         yield
