@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from streamkit.diagnostics.races.report import (
     Race,
     RacedOperation,
     array_of,
+    fix,
     missing_wait,
     races_among,
 )
@@ -371,7 +373,7 @@ def find(
         search.find(found, surely.stamps, perhaps.stamps),
         key=describer.key,
         operation=describer.operation,
-        missing_call=describer.missing_wait,
+        fix=functools.partial(fix, missing=describer.missing_wait),
     )
     end = Stamp(-1, math.inf, perhaps.host())
     pending = dict.fromkeys(_reused(given, hosts, perhaps.stamps, surely.stamps), False)
@@ -463,6 +465,6 @@ def _unread(
         work, memory = given[number], given[number].pinned
         does: Mode = "read" if memory.mode == "write" else "write"
         host = RacedOperation("the host", None, None, does, None, 0)
-        copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
+        copy, sync = describer.operation(number, memory.mode), describer.missing_sync(work, does)
         reason = "" if pending[number] else f"whether the host {does}s it was not seen"
-        yield Race(memory.array, copy, host, pending[number], fix, len(numbers), reason)
+        yield Race(memory.array, copy, host, pending[number], sync, len(numbers), reason)
