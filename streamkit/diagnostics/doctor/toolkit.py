@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from streamkit.protocols.libraries import OLDEST
+
 
 def has(name: str, *majors: int) -> bool:
     """Whether the toolkit's library of that name, of one of these versions, can be loaded here."""
@@ -39,18 +41,13 @@ def load(name: str, *majors: int) -> Any:
 
 
 def has_headers() -> bool:
-    """Whether CUDA's headers are here, which a compiler needs; True if nothing can tell."""
-    try:
-        finder: Any = importlib.import_module("cuda.pathfinder")
-    except ImportError:
-        return True
+    """Whether CUDA's headers are here, which a compiler needs."""
+    finder: Any = importlib.import_module("cuda.pathfinder")  # as the bindings do
     return finder.find_nvidia_header_directory("cudart") is not None
 
 
-def install_line(name: str, major: int) -> str:
-    """Return the line that installs the toolkit's library of that name."""
-    suffix = "" if major >= _WITHOUT_SUFFIX else f"-cu{major}"
+def install_line(name: str, served: int) -> str:
+    """Return the line that installs the toolkit's library for the CUDA that a driver serves."""
+    # from 13 on the packages are called alike, whatever the major version
+    suffix = "" if served > OLDEST else f"-cu{OLDEST}"
     return f"pip install nvidia-cuda-{name}{suffix}"
-
-
-_WITHOUT_SUFFIX = 13  # from here on the packages are called alike, whatever the major version
