@@ -8,7 +8,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
-from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, VectorClocks, is_before
+from streamkit.diagnostics.races.order import (
+    EVERYTHING,
+    NOTHING,
+    Stamp,
+    VectorClocks,
+    is_before,
+    joined,
+)
 from streamkit.diagnostics.races.report import (
     Race,
     RacedOperation,
@@ -117,16 +124,10 @@ class _CudaReader:
         is_blocking = self._known(queue).is_blocking
         return self._supposes if is_blocking is None else is_blocking
 
-    def _joined(self, clocks: Iterable[Clock]) -> Clock:
-        everything = object()
-        for clock in clocks:
-            self._clocks.learn(everything, clock)
-        return self._clocks.here(everything)
-
     def _all_given(self, context: int | None = None) -> Clock:
         """Return the clock of all that was given, or of all of a context."""
         queues = self._queues if context is None else self._in(context)
-        return self._joined(map(self._end_of, queues))
+        return _joined(map(self._end_of, queues))
 
     def _in(self, context: int) -> Iterable[CudaQueue]:
         return [queue for queue in self._queues if self._is_in(queue, context)]
@@ -202,7 +203,7 @@ class _CudaReader:
 
     def _context_wait(self, step: CudaStep, host: Hashable) -> None:
         if self._supposes:
-            self._clocks.learn(host, self._joined(self._recorded(step.fields[0])))
+            self._clocks.learn(host, _joined(self._recorded(step.fields[0])))
 
     # -- waits of the host ------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class _CudaReader:
         """Remember the point for which the host begins to wait."""
         kind = step.call.kind
         if kind == "event done":
-            clock = self._joined(self._recorded(step.fields[0]))
+            clock = _joined(self._recorded(step.fields[0]))
         elif kind == "device done":
             context = step.fields[0] if step.fields else 0
             clock = self._all_given(context or step.fact.context)
@@ -225,7 +226,7 @@ class _CudaReader:
             awaited = [queue]
             if queue.handle == LEGACY:
                 awaited += filter(self._waits_for_legacy, self._in(queue.number))
-            clock = self._joined(map(self._end_of, awaited))
+            clock = _joined(map(self._end_of, awaited))
         self._points[step.point] = clock
 
     def _done(self, step: CudaStep, host: Hashable) -> None:
@@ -242,6 +243,10 @@ class _CudaReader:
         """Suppose that CUDA waits before it gives other memory up too."""
         if self._supposes and step.call.kind != "free and wait":
             self._clocks.learn(host, self._all_given())
+
+
+def _joined(clocks: Iterable[Clock]) -> Clock:
+    return functools.reduce(joined, clocks, NOTHING)
 
 
 # -- the races ------------------------------------------------------------------------------------
