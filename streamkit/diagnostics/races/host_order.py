@@ -10,9 +10,11 @@ The steps make points, with edges between them, and each point has a clock.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 from collections import defaultdict, deque
+from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,36 +106,25 @@ class _Points:
         Points in a circle have what is known, and ``unknown``. There are some if a queue went on
         without a thread that held it, or if not all that may be told can have been told.
         """
-        count = len(self._befores)
-        clocks: list[Clock | None] = [NOTHING, EVERYTHING, *(None,) * (count - 2)]
-        blocked: defaultdict[int, list[int]] = defaultdict(list)
-        for point in range(2, count):
-            self._settle([point], clocks, blocked)
-        for point in range(2, count):
-            if clocks[point] is None:
-                clocks[point] = self._clock(point, clocks, unknown)
-                self._settle(blocked.pop(point, []), clocks, blocked)
-        return [clock or NOTHING for clock in clocks]
+        clocks = [NOTHING] * len(self._befores)
+        clocks[self.NEVER] = EVERYTHING
+        sorter = TopologicalSorter(dict(enumerate(self._befores)))
+        with contextlib.suppress(CycleError):  # it sorts all the same what comes after no circle
+            sorter.prepare()
+        circles = dict.fromkeys(range(len(clocks)))
+        while ready := sorter.get_ready():
+            for point in ready:
+                clocks[point] = self._clock(point, clocks, clocks[point])
+                del circles[point]
+            sorter.done(*ready)
+        for point in circles:
+            clocks[point] = self._clock(point, clocks, unknown)
+        return clocks
 
-    def _settle(
-        self, ready: list[int], clocks: list[Clock | None], blocked: dict[int, list[int]]
-    ) -> None:
-        """Find the clocks of points and of those that they block, or note which points block."""
-        while ready:
-            point = ready.pop()
-            if clocks[point] is not None:
-                continue
-            missing = next((one for one in self._befores[point] if clocks[one] is None), None)
-            if missing is None:
-                clocks[point] = self._clock(point, clocks, NOTHING)
-                ready += blocked.pop(point, ())
-            else:
-                blocked[missing].append(point)
-
-    def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
+    def _clock(self, point: int, clocks: list[Clock], clock: Clock) -> Clock:
         """Return a clock joined with those before a point."""
         for one in self._befores[point]:
-            clock = joined(clock, clocks[one] or NOTHING)
+            clock = joined(clock, clocks[one])
         return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
 
 
