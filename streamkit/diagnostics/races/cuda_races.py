@@ -197,14 +197,6 @@ class _CudaReader:
 
     _event_in_a_graph = _shared_event = _share
 
-    def _context_record(self, step: CudaStep, _: Hashable) -> None:
-        """Suppose that all work comes before: nothing says which queues a green context has."""
-        self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
-
-    def _context_wait(self, step: CudaStep, host: Hashable) -> None:
-        if self._supposes:
-            self._clocks.learn(host, _joined(self._recorded(step.fields[0])))
-
     # -- waits of the host ------------------------------------------------------------------------
 
     def _point(self, step: CudaStep, _: Hashable) -> None:

@@ -158,9 +158,7 @@ class DriverQueues:
 
 # -- the operations of a block ---------------------------------------------------------------------
 
-_OTHER_RECORDS = (
-    "event made", "event destroyed", "foreign event", "event in a graph", "context record",
-)  # fmt: skip
+_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
 """After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
