@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import sys
 from typing import Any
 
@@ -21,15 +20,13 @@ def load(name: str, *majors: int) -> Any:
     """Return the toolkit's library of that name, of the first version that is found, or None.
 
     A copy that the process has loaded comes first, because two copies do not know each other. Then
-    this looks beside what pip has installed, as the libraries do, and then where the system looks.
+    cuda-pathfinder looks beside what pip has installed, as for the libraries, and at last the
+    system.
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 
     files = [f"lib{name}.so.{major}" for major in majors]
-    for file in files:
-        with contextlib.suppress(OSError):
-            return ctypes.CDLL(file, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    with contextlib.suppress(Exception):  # no pathfinder, an old one, or it finds no library
+    with contextlib.suppress(Exception):  # no pathfinder, or it finds no library
         finder: Any = importlib.import_module("cuda.pathfinder")
         path = finder.load_nvidia_dynamic_lib(name).abs_path
         if any(file in path for file in files):
