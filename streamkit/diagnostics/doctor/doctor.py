@@ -274,8 +274,7 @@ class _Process:
                 f"cuda:{device}, where the libraries' memory and streams are",
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
-        here = _OnDevice(device, installed, served, self.current)
-        yield from here.check()
+        yield from _OnDevice(device, installed, served, self.current).check()
         for other in range(driver.device_count()):
             if other != device and driver.primary_is_active(other):
                 yield from _OnDevice(other, installed, served, {}).check()

@@ -20,8 +20,7 @@ def load(name: str, *majors: int) -> Any:
     """Return the toolkit's library of that name, of the first version that is found, or None.
 
     A copy that the process has loaded comes first, because two copies do not know each other. Then
-    cuda-pathfinder looks beside what pip has installed, as for the libraries, and at last the
-    system.
+    cuda-pathfinder looks beside what pip has installed, as for the libraries, then the system.
     """
     import ctypes  # noqa: PLC0415 - slow to import, and not needed without CUDA
 

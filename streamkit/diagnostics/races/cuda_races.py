@@ -66,14 +66,14 @@ class _CudaReader:
     def __init__(
         self,
         known: Callable[[CudaQueue], KnownQueue],
-        may_hold_host: Callable[[CudaStep], bool],
+        works: Mapping[float, PlacedLaunch],
         *,
         supposes: bool,
     ) -> None:
-        """Take look-ups of queues, and of calls that may return only when their work is done."""
+        """Take a look-up of queues, and the work of the steps, by their numbers."""
         self.stamps: dict[float, Stamp] = {}
         """By the numbers of the steps."""
-        self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
+        self._known, self._works, self._supposes = known, works, supposes
         self._clocks = VectorClocks()
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
@@ -148,7 +148,8 @@ class _CudaReader:
             self._clocks.learn(_GRAPHS, stamp.clock)
         if step.kind == "free":
             self._clocks.learn(_FREES, stamp.clock)
-        tells_host = step.kind == "host function" or self._may_hold_host(step)
+        work = self._works.get(step.number)
+        tells_host = step.kind == "host function" or (work and work.launch.may_hold_host)
         if self._supposes and tells_host:
             self._clocks.learn(host, stamp.clock)
 
@@ -345,11 +346,7 @@ def find(
     """
     given = {int(number): work for number, work in works.items()}
 
-    def may_hold_host(step: CudaStep) -> bool:
-        return step.number in works and works[step.number].launch.may_hold_host
-
-    surely = _CudaReader(known, may_hold_host, supposes=False)
-    perhaps = _CudaReader(known, may_hold_host, supposes=True)
+    surely, perhaps = (_CudaReader(known, works, supposes=one) for one in (False, True))
     hosts: dict[int, Clock] = {}
     uploads: dict[tuple[int, ...], tuple[int, int]] = {}
     changed: dict[int, float] = {}

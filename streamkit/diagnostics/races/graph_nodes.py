@@ -107,6 +107,6 @@ def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:
 
 def _launch(reader: LaunchReader, node: NodeWork) -> Launch:
     if node.kind != "kernel":
-        return reader.transfer(graph_picture.name_of(node.kind), node.uses)
+        return reader.transfer(graph_picture.NAMES.get(node.kind, node.kind), node.uses)
     launch = reader.kernel(node.symbol, node.parameters)
     return launch._replace(name=kernel_names.operation(launch.name, launch.library) or node.kind)

@@ -234,13 +234,7 @@ class RaceReport:
     def complete(
         self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
     ) -> None:
-        """Take the races and the coverage.
-
-        Args:
-            races: In the order in which they were given.
-            coverage: The share of the work that was understood.
-            draw: Makes the page, given its heading.
-        """
+        """Take the races, as they were given, the coverage, and what makes a page of a heading."""
         self._found, self._page = (races, coverage), draw
 
     @property

@@ -92,9 +92,8 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[P
                 for number, earlier in kept.near(access.extent, stamp.before):
                     found = race_of(earlier, access)
                     if found is not None and not is_before(stamp, strictly[number]):
-                        is_certain = found and not are_ordered(
-                            loosely[number], loosely[work.number]
-                        )
+                        both = loosely[number], loosely[work.number]
+                        is_certain = found and not are_ordered(*both)
                         yield Pair(number, work.number, earlier, access, is_certain)
         for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
