@@ -7,6 +7,7 @@ no driver: it would have gone on.
 from __future__ import annotations
 
 import enum
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -140,6 +141,7 @@ def test_what_is_no_stream_is_refused(obj):
         (0, r"cannot wrap 0.*streamkit\.from_handle"),
         (None, r"cannot wrap None.*streamkit\.default_stream\(\)"),
         (HostStream, "class streamkit.*HostStream: pass an instance"),
+        (Future(), r"future.add_done_callback\(launch"),
         (True, "True"),
         (3.5, "3.5"),
         ("x", "'x'"),
