@@ -5,5 +5,5 @@ from streamkit._cli.cli import main  # what the script `streamkit` calls
 main()
 """
 
-OF_COMMANDS = ("streamkit._cli.cli", "numpy", "rich.console", "rich.table")
+OF_COMMANDS = ("streamkit._cli.cli", "numpy")
 """What it imports, for ``support.programs.forked``."""

@@ -17,9 +17,8 @@ LIBRARY = Library(
     newest=(0, 30, 4),
     switch="CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",  # numba-cuda goes through CUDA Python
     aliases=("numba-cuda", "numba.cuda"),
-    # Older versions have the namespace. Newer ones have their version and, in base64, the options
-    # of the compilation.
-    kernels=r"(?<![\w:])cudapy::|\[abi:v\d+\]\[abi:\w{16,}\]$",
+    # the version of the function and, in base64, the options of the compilation
+    kernels=r"\[abi:v\d+\]\[abi:\w{16,}\]$",
     colour="#CC79A7",
 )
 

@@ -130,7 +130,16 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
         else:
             yield from _no_device(version)
     except errors.BackendNotInstalledError as error:
-        yield from _no_bindings(version, error)
+        if not version:  # the library that is loaded as the driver is none
+            yield from _look_at_library()
+        else:
+            yield Finding(
+                "no-cuda-python",
+                "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "
+                f"{error.__cause__}",
+                f"Install it: {install_line('cuda.bindings', version // 1000)}",
+                "cuda.bindings",
+            )
     except errors.ForkedProcessError:
         pass  # ``look_at_driver`` says it
     except errors.NoDeviceError:
@@ -154,19 +163,6 @@ def _start(version: int, devices: list[str]) -> Iterator[Finding]:
             "driver-fails",
             f"CUDA does not start: cuda.bindings raised {type(error).__name__}: {error}",
             "Unset CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM if it is set; or install it again.",
-            "cuda.bindings",
-        )
-
-
-def _no_bindings(version: int, error: errors.BackendNotInstalledError) -> Iterator[Finding]:
-    if not version:  # the library that is loaded as the driver is none
-        yield from _look_at_library()
-    else:
-        yield Finding(
-            "no-cuda-python",
-            "there is a CUDA driver, and cuda.bindings, which calls it, cannot be imported: "
-            f"{error.__cause__}",
-            f"Install it: {install_line('cuda.bindings', version // 1000)}",
             "cuda.bindings",
         )
 
@@ -278,8 +274,7 @@ class _Process:
                 f"cuda:{device}, where the libraries' memory and streams are",
                 "Pop it (cuCtxPopCurrent). With PyCUDA import pycuda.autoprimaryctx, not autoinit.",
             )
-        here = _OnDevice(device, installed, served, self.current)
-        yield from here.check()
+        yield from _OnDevice(device, installed, served, self.current).check()
         for other in range(driver.device_count()):
             if other != device and driver.primary_is_active(other):
                 yield from _OnDevice(other, installed, served, {}).check()

@@ -199,18 +199,17 @@ class Installed:
     def _versions(self, driver: Driver | None) -> Iterator[Finding]:
         """Yield libraries older than StreamKit can serve, or newer than it was tested with."""
         for name, package in self.packages.items():
-            oldest = _ROWS[name].oldest if name in _ROWS else ()
-            if package.numbers < oldest:
-                wanted = ".".join(map(str, oldest))
+            row = _ROWS.get(name)
+            if row is not None and package.numbers < row.oldest:
+                wanted = ".".join(map(str, row.oldest))
                 yield Finding(
                     "old-library",
                     f"{name} {package.version} is older than StreamKit can serve ({wanted})",
                     self.replacement(name, driver),
                     name,
                 )
-            newest = _ROWS[name].newest if name in _ROWS else ()
-            if newest and package.numbers[: len(newest)] > newest:
-                tested = ".".join(map(str, newest))
+            if row is not None and package.numbers[: len(row.newest)] > row.newest:
+                tested = ".".join(map(str, row.newest))
                 yield Finding(
                     "untested-library",
                     f"{name} {package.version} is beyond what this StreamKit was tested with (up "
@@ -237,11 +236,10 @@ class Installed:
                     name,
                 )
             elif package.cuda is not None:
-                major = major_of(package.cuda)
-                if not _ROWS[name].carries_cuda:
+                row, major = _ROWS[name], major_of(package.cuda)
+                if not row.carries_cuda:
                     majors[name] = major
                 if driver is not None and major > served:
-                    row = _ROWS[name]
                     instead = f", or {installed.replacement(row, package, served)}"
                     yield Finding(
                         "driver-older-than-runtime",
@@ -269,13 +267,12 @@ class Installed:
         """Yield the parts of the CUDA toolkit that are missing, where there is a GPU to use."""
         if driver is None or not driver.devices:
             return
-        served = min(max(major_of(driver.cuda), OLDEST), NEWEST)
         if not toolkit.has("cupti", NEWEST, OLDEST):
             yield Finding(
                 "no-cupti",
                 "libcupti, through which audit(), races() and assert_follows() see what runs, "
                 "cannot be found; all else works without it",
-                f"Install it: {toolkit.install_line('cupti', served)}",
+                f"Install it: {toolkit.install_line('cupti', major_of(driver.cuda))}",
             )
         try:
             recorder.load()

@@ -127,9 +127,11 @@ def _lines(report: DoctorReport) -> Iterator[str]:
     yield _driver(report)
     for name, value in report.environment.items():
         yield f"{name}={value}"
-    yield from _table(
-        ("library", "version", "CUDA", "loaded", "handle 0"), list(map(_row, report.libraries))
-    )
+    libraries = [
+        (one.name, one.version or "?", one.cuda or "", "yes" if one.loaded else "no", one.handle_0)
+        for one in report.libraries
+    ]
+    yield from _table(("library", "version", "CUDA", "loaded", "handle 0"), libraries)
     streams = [(one.name, *_cells(one.current)) for one in report.libraries if one.current]
     yield from _table(("current stream", "device", "id", "handle", "context", "kind"), streams)
     if report.missing:
@@ -165,11 +167,6 @@ def _driver(report: DoctorReport) -> str:
     release = f" {driver.release}" if driver.release else ""
     devices = ", ".join(f"cuda:{index} {name}" for index, name in enumerate(driver.devices))
     return f"Driver{release}, CUDA {driver.cuda}; {devices or 'no device'}"
-
-
-def _row(one: LibraryReport) -> tuple[str, ...]:
-    loaded = "yes" if one.loaded else "no"
-    return one.name or "?", one.version or "?", one.cuda or "", loaded, one.handle_0
 
 
 def _cells(stream: Standing) -> tuple[str, ...]:

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 
 _BOX, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 208, 44, 18, 40, 26
 
-_NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
-
-
-def name_of(kind: str) -> str:
-    """Return the kind of a node in the words of a report."""
-    return _NAMES.get(kind, kind)
+NAMES = {"memcpy": "copy", "memset": "fill", "mem free": "free", "host": "host function"}
+"""The kinds of nodes that a report calls otherwise than CUDA."""
 
 
 def svg(
@@ -95,7 +91,7 @@ def _box(number: int, node: Node, x: float, y: float) -> str:
     """Return the box of a node, with its operation and its library."""
     name = readable(node.symbol)
     kind, fill, ink = "other", "", ""
-    text, below = name_of(node.kind), f"node {number}"
+    text, below = NAMES.get(node.kind, node.kind), f"node {number}"
     if node.kind == "kernel":
         library = library_of_kernel(name)
         style = style_of(library)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from streamkit.diagnostics.recording.operations import AuditedQueue, Operation, Operations
 
 
-HOST = "the host waits"
 _NAMES = 6  # operations named for each row
 
 
@@ -36,7 +35,7 @@ def rows_of(report: Operations) -> list[Row]:
         if one.queue is not None:
             rows[one.queue].operations.append(one)
     waits = [one for one in report.synchronisations if not one.is_work]
-    return [*rows.values(), *([Row(HOST, None, waits)] if waits else [])]
+    return [*rows.values(), *([Row("the host waits", None, waits)] if waits else [])]
 
 
 def plain(one: Operation) -> str:

@@ -50,7 +50,9 @@ def accesses(
     declared.update(dict.fromkeys(_names(writes), "write"))
 
     def mark(fn: FunctionT) -> FunctionT:
-        missing = declared.keys() - set(_parameters(fn))
+        if not callable(fn):
+            raise TypeError(f"accesses marks a function, which {describe(fn)} is not.")
+        missing = declared.keys() - inspect.signature(fn).parameters.keys()
         if missing:
             raise ValueError(
                 f"{describe(fn)} has no parameter {', '.join(sorted(missing))}: accesses names "
@@ -119,12 +121,6 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in found):
         raise TypeError(f"accesses takes names of parameters, as in reads=('x',), not {names!r}.")
     return found
-
-
-def _parameters(fn: Callable[..., object]) -> tuple[str, ...]:
-    if not callable(fn):
-        raise TypeError(f"accesses marks a function, which {describe(fn)} is not.")
-    return tuple(inspect.signature(fn).parameters)
 
 
 def _as_declared(call: Any) -> list[ArrayUse] | None:

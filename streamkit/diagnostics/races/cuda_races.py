@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit.diagnostics.races import search
-from streamkit.diagnostics.races.order import EVERYTHING, NOTHING, Stamp, VectorClocks, is_before
+from streamkit.diagnostics.races.order import (
+    EVERYTHING,
+    NOTHING,
+    Stamp,
+    VectorClocks,
+    is_before,
+    joined,
+)
 from streamkit.diagnostics.races.report import (
     Race,
     RacedOperation,
     array_of,
+    fix,
     missing_wait,
     races_among,
 )
@@ -57,14 +66,14 @@ class _CudaReader:
     def __init__(
         self,
         known: Callable[[CudaQueue], KnownQueue],
-        may_hold_host: Callable[[CudaStep], bool],
+        works: Mapping[float, PlacedLaunch],
         *,
         supposes: bool,
     ) -> None:
-        """Take look-ups of queues, and of calls that may return only when their work is done."""
+        """Take a look-up of queues, and the work of the steps, by their numbers."""
         self.stamps: dict[float, Stamp] = {}
         """By the numbers of the steps."""
-        self._known, self._may_hold_host, self._supposes = known, may_hold_host, supposes
+        self._known, self._works, self._supposes = known, works, supposes
         self._clocks = VectorClocks()
         self._events: dict[int, tuple[float, Clock]] = {}
         self._points: dict[int, Clock] = {}
@@ -115,16 +124,10 @@ class _CudaReader:
         is_blocking = self._known(queue).is_blocking
         return self._supposes if is_blocking is None else is_blocking
 
-    def _joined(self, clocks: Iterable[Clock]) -> Clock:
-        everything = object()
-        for clock in clocks:
-            self._clocks.learn(everything, clock)
-        return self._clocks.here(everything)
-
     def _all_given(self, context: int | None = None) -> Clock:
         """Return the clock of all that was given, or of all of a context."""
         queues = self._queues if context is None else self._in(context)
-        return self._joined(map(self._end_of, queues))
+        return _joined(map(self._end_of, queues))
 
     def _in(self, context: int) -> Iterable[CudaQueue]:
         return [queue for queue in self._queues if self._is_in(queue, context)]
@@ -145,7 +148,8 @@ class _CudaReader:
             self._clocks.learn(_GRAPHS, stamp.clock)
         if step.kind == "free":
             self._clocks.learn(_FREES, stamp.clock)
-        tells_host = step.kind == "host function" or self._may_hold_host(step)
+        work = self._works.get(step.number)
+        tells_host = step.kind == "host function" or (work and work.launch.may_hold_host)
         if self._supposes and tells_host:
             self._clocks.learn(host, stamp.clock)
 
@@ -194,21 +198,13 @@ class _CudaReader:
 
     _event_in_a_graph = _shared_event = _share
 
-    def _context_record(self, step: CudaStep, _: Hashable) -> None:
-        """Suppose that all work comes before: nothing says which queues a green context has."""
-        self._events[step.fields[0]] = step.number, self._all_given() if self._supposes else NOTHING
-
-    def _context_wait(self, step: CudaStep, host: Hashable) -> None:
-        if self._supposes:
-            self._clocks.learn(host, self._joined(self._recorded(step.fields[0])))
-
     # -- waits of the host ------------------------------------------------------------------------
 
     def _point(self, step: CudaStep, _: Hashable) -> None:
         """Remember the point for which the host begins to wait."""
         kind = step.call.kind
         if kind == "event done":
-            clock = self._joined(self._recorded(step.fields[0]))
+            clock = _joined(self._recorded(step.fields[0]))
         elif kind == "device done":
             context = step.fields[0] if step.fields else 0
             clock = self._all_given(context or step.fact.context)
@@ -223,7 +219,7 @@ class _CudaReader:
             awaited = [queue]
             if queue.handle == LEGACY:
                 awaited += filter(self._waits_for_legacy, self._in(queue.number))
-            clock = self._joined(map(self._end_of, awaited))
+            clock = _joined(map(self._end_of, awaited))
         self._points[step.point] = clock
 
     def _done(self, step: CudaStep, host: Hashable) -> None:
@@ -240,6 +236,10 @@ class _CudaReader:
         """Suppose that CUDA waits before it gives other memory up too."""
         if self._supposes and step.call.kind != "free and wait":
             self._clocks.learn(host, self._all_given())
+
+
+def _joined(clocks: Iterable[Clock]) -> Clock:
+    return functools.reduce(joined, clocks, NOTHING)
 
 
 # -- the races ------------------------------------------------------------------------------------
@@ -346,11 +346,7 @@ def find(
     """
     given = {int(number): work for number, work in works.items()}
 
-    def may_hold_host(step: CudaStep) -> bool:
-        return step.number in works and works[step.number].launch.may_hold_host
-
-    surely = _CudaReader(known, may_hold_host, supposes=False)
-    perhaps = _CudaReader(known, may_hold_host, supposes=True)
+    surely, perhaps = (_CudaReader(known, works, supposes=one) for one in (False, True))
     hosts: dict[int, Clock] = {}
     uploads: dict[tuple[int, ...], tuple[int, int]] = {}
     changed: dict[int, float] = {}
@@ -371,7 +367,7 @@ def find(
         search.find(found, surely.stamps, perhaps.stamps),
         key=describer.key,
         operation=describer.operation,
-        missing_call=describer.missing_wait,
+        fix=functools.partial(fix, missing=describer.missing_wait),
     )
     end = Stamp(-1, math.inf, perhaps.host())
     pending = dict.fromkeys(_reused(given, hosts, perhaps.stamps, surely.stamps), False)
@@ -463,6 +459,6 @@ def _unread(
         work, memory = given[number], given[number].pinned
         does: Mode = "read" if memory.mode == "write" else "write"
         host = RacedOperation("the host", None, None, does, None, 0)
-        copy, fix = describer.operation(number, memory.mode), describer.missing_sync(work, does)
+        copy, sync = describer.operation(number, memory.mode), describer.missing_sync(work, does)
         reason = "" if pending[number] else f"whether the host {does}s it was not seen"
-        yield Race(memory.array, copy, host, pending[number], fix, len(numbers), reason)
+        yield Race(memory.array, copy, host, pending[number], sync, len(numbers), reason)

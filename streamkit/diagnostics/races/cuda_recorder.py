@@ -33,15 +33,16 @@ _NOT_READ: tuple[StepKind, ...] = ("unknown", "not followed")
 _UNSEEN = "all work on CUDA streams, which is not counted"
 
 
-class CudaRaceRecorder:
+class CudaRaceRecorder(DriverRecording):
     """Notes the driver calls of all threads, from ``start`` to ``stop``."""
 
     def __init__(
         self, arrays: Mapping[str, object], has_driver: Callable[[], bool] | None = None
     ) -> None:
         """Take named arrays, and a test for a driver, which by default must be loaded and work."""
+        super().__init__(self._note)
         self._arrays, self._has_driver = arrays, has_driver or _has_driver
-        self._calls: DriverRecording | None = None
+        self._has_begun = False
         self._why_not = ""
         self._noticed: set[tuple[CodeType, int | None]] = set()
         self._may_be_named: Callable[[type], bool] = functools.cache(_may_be_named)
@@ -50,30 +51,26 @@ class CudaRaceRecorder:
 
     def start(self) -> None:
         """Begin the recording, if there is a driver."""
-        has_driver, calls = False, DriverRecording(self._notice)
+        has_driver = False
         with contextlib.suppress(StreamKitError):  # the driver gives an error
             has_driver = self._has_driver()
         try:
             if has_driver:
-                calls.start()
-                self._calls = calls
+                super().start()
+                self._has_begun = True
         except NoCallbacksError as error:
             self._why_not = f": {error}"
 
     def stop(self) -> None:
         """End the recording, and leave nothing behind."""
-        if self._calls is None:
-            return
-        self._noticed.clear()
-        self._notice()
-        self._calls.stop()
-
-    def count(self) -> int:
-        return 0 if self._calls is None else self._calls.count()
+        if self._has_begun:
+            self._noticed.clear()
+            self._note()
+            super().stop()
 
     # -- the names at the lines of calls --------------------------------------------------------
 
-    def _notice(self) -> None:
+    def _note(self) -> None:
         """Note the names at the lines where the threads are now, soon after calls from new ones."""
         # one of the frames is this function's: a variable for it here would keep it, and with it
         # all that called it and their variables, until the garbage is collected
@@ -106,10 +103,10 @@ class CudaRaceRecorder:
 
     def found(self) -> Found:
         """Return the races and the coverage of the calls that were noted."""
-        if self._calls is None:
+        if not self._has_begun:
             return Found(unseen=(_UNSEEN + self._why_not,) if _uses_cuda() else ())
-        program = self._calls.steps()
-        queues = self._calls.queues(program)
+        program = self.steps()
+        queues = self.queues(program)
         reader = WorkReader(Lives(program), self._arrays.items(), reversed(self._memory))
         private = {stream for _, stream in driver.private_streams}
         works = {}
@@ -126,7 +123,7 @@ class CudaRaceRecorder:
         unseen = [step.call.name for step in program if step.kind in _NOT_READ]
         if not has_lines():
             unseen.append("the lines of calls, which this Python does not show")
-        if self._calls.lost:
+        if self.lost:
             unseen.append("calls of the driver that could not be read")
         operations = tuple(given_to_cuda(program, queue_of, "wait for a value"))
         return found._replace(operations=operations, unseen=tuple(unseen))

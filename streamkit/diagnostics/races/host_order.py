@@ -10,9 +10,11 @@ The steps make points, with edges between them, and each point has a clock.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 from collections import defaultdict, deque
+from graphlib import CycleError, TopologicalSorter
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,7 +54,11 @@ def stamps(
     """
     reader = _Reader(given, threads_talk=threads_talk)
     in_order = sorted(steps, key=attrgetter("order"))
-    spans = (step for step in in_order if step.end_order and _is_span(step))
+    spans = (  # a scope, or a function that a thread inside a scope runs at once
+        step
+        for step in in_order
+        if step.end_order and (step.kind == "scope" or (step.kind == "function" and step.is_inline))
+    )
     ends = deque(sorted(spans, key=attrgetter("end_order")))
     for step in in_order:
         while ends and ends[0].end_order < step.order:
@@ -61,11 +67,6 @@ def stamps(
     for step in ends:
         reader.end(step)
     return reader.stamps()
-
-
-def _is_span(step: WatchedStep) -> bool:
-    """Whether a step is a scope, or a function that a thread inside a scope runs at once."""
-    return step.kind == "scope" or (step.kind == "function" and step.is_inline)
 
 
 class _Points:
@@ -104,36 +105,25 @@ class _Points:
         Points in a circle have what is known, and ``unknown``. There are some if a queue went on
         without a thread that held it, or if not all that may be told can have been told.
         """
-        count = len(self._befores)
-        clocks: list[Clock | None] = [NOTHING, EVERYTHING, *(None,) * (count - 2)]
-        blocked: defaultdict[int, list[int]] = defaultdict(list)
-        for point in range(2, count):
-            self._settle([point], clocks, blocked)
-        for point in range(2, count):
-            if clocks[point] is None:
-                clocks[point] = self._clock(point, clocks, unknown)
-                self._settle(blocked.pop(point, []), clocks, blocked)
-        return [clock or NOTHING for clock in clocks]
+        clocks = [NOTHING] * len(self._befores)
+        clocks[self.NEVER] = EVERYTHING
+        sorter = TopologicalSorter(dict(enumerate(self._befores)))
+        with contextlib.suppress(CycleError):  # it sorts all the same what comes after no circle
+            sorter.prepare()
+        circles = dict.fromkeys(range(len(clocks)))
+        while ready := sorter.get_ready():
+            for point in ready:
+                clocks[point] = self._clock(point, clocks, clocks[point])
+                del circles[point]
+            sorter.done(*ready)
+        for point in circles:
+            clocks[point] = self._clock(point, clocks, unknown)
+        return clocks
 
-    def _settle(
-        self, ready: list[int], clocks: list[Clock | None], blocked: dict[int, list[int]]
-    ) -> None:
-        """Find the clocks of points and of those that they block, or note which points block."""
-        while ready:
-            point = ready.pop()
-            if clocks[point] is not None:
-                continue
-            missing = next((one for one in self._befores[point] if clocks[one] is None), None)
-            if missing is None:
-                clocks[point] = self._clock(point, clocks, NOTHING)
-                ready += blocked.pop(point, ())
-            else:
-                blocked[missing].append(point)
-
-    def _clock(self, point: int, clocks: list[Clock | None], clock: Clock) -> Clock:
+    def _clock(self, point: int, clocks: list[Clock], clock: Clock) -> Clock:
         """Return a clock joined with those before a point."""
         for one in self._befores[point]:
-            clock = joined(clock, clocks[one] or NOTHING)
+            clock = joined(clock, clocks[one])
         return reaching(clock, *self._reached.pop(point)) if point in self._reached else clock
 
 
@@ -180,20 +170,13 @@ class _Host(NamedTuple):
     """Whether it may learn what other hosts have learned."""
 
 
-class _Placed(NamedTuple):
-    """The place of a piece of work, and the point whose clock it has."""
-
-    chain: int
-    place: int
-    point: int
-
-
 class _Reader:
     def __init__(self, given: Mapping[int, RecordedWork], *, threads_talk: bool) -> None:
         self._given = given
         self._threads_talk = threads_talk
         self._points = _Points()
-        self._placed: dict[int, _Placed] = {}
+        # the chain and the place of each piece of work, and the point whose clock it has
+        self._placed: dict[int, tuple[int, int, int]] = {}
         self._queues: dict[Hashable, _Chain] = {}
         self._functions: dict[int, _Item] = {}  # by the orders of their steps
         self._bodies: dict[tuple[object, Any], _Item] = {}  # by hosts and held streams
@@ -225,10 +208,9 @@ class _Reader:
             if step.is_ordered or (is_default and not (self._open[host.key] or host.item)):
                 self._follow(host, self._points.add(item.end, reached=item.whole))
         elif self._threads_talk:
-            chain, place = first
-            self._placed[step.order] = _Placed(chain, place, self._before(host, item))
+            self._placed[step.order] = *first, self._before(host, item)
         else:
-            self._placed[step.order] = self._placed[step.order]._replace(place=item.next_part()[1])
+            self._placed[step.order] = *item.next_part(), self._placed[step.order][2]
 
     def stamps(self) -> dict[int, Stamp]:
         """Return where each piece of work stands."""
@@ -240,8 +222,8 @@ class _Reader:
         self._functions.clear()
         clocks = self._points.clocks(unknown=EVERYTHING if self._threads_talk else NOTHING)
         return {
-            order: Stamp(one.chain, one.place, clocks[one.point])
-            for order, one in self._placed.items()
+            order: Stamp(chain, place, clocks[point])
+            for order, (chain, place, point) in self._placed.items()
         }
 
     # -- what hosts know ----------------------------------------------------------------------
@@ -362,7 +344,7 @@ class _Reader:
             item = self._inside(step, host)
             before = self._before(host, item)
             self._spans[step.order] = item, item.next_part()
-            self._placed[step.order] = _Placed(*item.whole, before)  # until the function ends
+            self._placed[step.order] = *item.whole, before  # until the function ends
 
     def _then(self, step: WatchedStep, host: _Host) -> None:
         here, queue = self._here(host), self._queue((step.stream, "then"))
@@ -382,9 +364,9 @@ class _Reader:
     def _place(self, order: int, item: _Item) -> None:
         """Note the place of a whole item."""
         if self._threads_talk:
-            self._placed[order] = _Placed(item.queue.chain, item.first, item.end)
+            self._placed[order] = item.queue.chain, item.first, item.end
         else:
-            self._placed[order] = _Placed(*item.whole, item.begin)
+            self._placed[order] = *item.whole, item.begin
 
     def _scope(self, step: WatchedStep, host: _Host) -> None:
         item = self._enter(step, host)
@@ -395,12 +377,12 @@ class _Reader:
         if step.stream is None:
             before = self._points.add(self._here(host), self._ended[host.key])
             item = self._give(self._queue((host.key, "own work")), before)
-            self._placed[step.order] = _Placed(*item.whole, before)
+            self._placed[step.order] = *item.whole, before
             self._learn(host, self._points.add(reached=item.whole))
             return
         item = self._inside(step, host)
         before = self._before(host, item)
-        self._placed[step.order] = _Placed(*item.next_part(), before)
+        self._placed[step.order] = *item.next_part(), before
         if self._threads_talk and step.name in READS_A_NUMBER:
             self._learn(host, self._points.add(before, reached=item.part))
 

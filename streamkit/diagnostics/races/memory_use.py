@@ -16,7 +16,6 @@ from streamkit._support.extents import Extent, strided
 from streamkit.diagnostics.races.arrays import RacedArray
 from streamkit.diagnostics.races.report import FREE
 from streamkit.diagnostics.races.search import Access
-from streamkit.diagnostics.recording.calls import Kernel
 from streamkit.diagnostics.recording.copies import COPIES, ends_of
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.steps import ELEMENTS, LAUNCHES, WORK
@@ -245,8 +244,7 @@ class WorkReader:
     def _launch(self, step: CudaStep) -> Launch:
         kind, fields, launches = step.kind, step.fields, self._launches
         if kind in LAUNCHES:
-            kernel = Kernel(*step.fact.more)
-            return launches.kernel(kernel.symbol, kernel.parameters)
+            return launches.kernel(*step.fact.more)
         if kind in COPIES:
             return self._copy(step)
         if kind == "free":

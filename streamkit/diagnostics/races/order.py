@@ -1,7 +1,7 @@
 """The order of work: which other work must have ended when a piece of work begins.
 
-For queues, vector clocks tell the order. A clock says how far each chain of work had come, and a
-queue is a chain. For the nodes of a graph, the paths along its edges tell the order.
+Vector clocks tell the order. A clock says how far each chain of work had come. A queue is a chain,
+and so are nodes of a graph that follow one another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable
 
 Clock = tuple[float, ...]
 """A place for each chain, by its number: all work up to there has ended.
@@ -130,31 +130,20 @@ class VectorClocks:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-def unordered_nodes(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return for each node the set of nodes that may run while it runs.
+def stamps_of_nodes(count: int, edges: Iterable[tuple[int, int]]) -> dict[int, Stamp]:
+    """Return where each node of a graph stands, by its number.
 
-    Each edge is from a node to one that waits for it. A node is its number, and a set of nodes is a
-    number with their bits.
+    Each edge is from a node to one that waits for it. A chain goes on from a node to one of those.
     """
-    waits_for: list[set[int]] = [set() for _ in range(count)]
+    waits_for: dict[int, set[int]] = {node: set() for node in range(count)}
     for one, other in edges:
         waits_for[other].add(one)
-    before = [0] * count
-    sequence = list(TopologicalSorter(dict(enumerate(waits_for))).static_order())
-    for node in sequence:
-        for one in waits_for[node]:
-            before[node] |= before[one] | 1 << one
-    after = [0] * count
-    for node in reversed(sequence):
-        for one in waits_for[node]:
-            after[one] |= after[node] | 1 << node
-    every = (1 << count) - 1
-    return [every & ~(before[node] | after[node] | 1 << node) for node in range(count)]
-
-
-def numbers(nodes: int) -> Iterator[int]:
-    """Yield the numbers of the nodes of a set, the lowest first."""
-    while nodes:
-        lowest = nodes & -nodes
-        yield lowest.bit_length() - 1
-        nodes ^= lowest
+    clocks, stamps = VectorClocks(), dict[int, Stamp]()
+    ends: dict[int, int] = {}  # of chains, by their last nodes
+    for node in TopologicalSorter(waits_for).static_order():
+        before = waits_for[node]
+        chain = ends[node] = next((ends.pop(one) for one in before if one in ends), node)
+        for one in before:
+            clocks.wait(chain, stamps[one].clock)
+        stamps[node] = clocks.work(chain, None)
+    return stamps

@@ -25,6 +25,7 @@ from streamkit.diagnostics.races.report import (
     RacedOperation,
     RaceReport,
     coverage_of,
+    fix,
     missing_wait,
     named_queues,
     races_among,
@@ -145,7 +146,7 @@ def _complete(
         map(describer.in_turn, pairs),
         key=describer.key,
         operation=describer.operation,
-        missing_call=describer.missing_call,
+        fix=functools.partial(fix, missing=describer.missing_call),
     )
     draw = _page(recorder, describer.queue, found, on_cuda)
     unseen = [_NOT_SEEN + _IN_BODIES * recorder.has_bodies, *map(_HIDDEN.format, recorder.told)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -157,10 +156,15 @@ def _where(operation: RacedOperation) -> str:
     return operation.title if operation.queue is None else in_one_line(operation.queue.name)
 
 
-def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], str]) -> str:
+def fix(
+    first: RacedOperation,
+    second: RacedOperation,
+    both: tuple[int, int],
+    missing: Callable[[int, int, str], str],
+) -> str:
     """Return how to order the second operation after the first: the call to add, and where.
 
-    ``missing`` words the call, given the place before which it belongs.
+    ``missing`` words the call, given the numbers of ``both`` and the place before which it belongs.
     """
     title = first.title
     if title == second.title:
@@ -169,7 +173,7 @@ def fix(first: RacedOperation, second: RacedOperation, missing: Callable[[str], 
     before = f"line {second.line}" if second.file else "it"
     if first.file and second.file and first.file != second.file:
         before += f" of {in_one_line(second.file)}"
-    return f"to run {title} first, {missing(before)}"
+    return f"to run {title} first, {missing(*both, before)}"
 
 
 def missing_wait(waiting: str, awaited: str, before: str, *, are_code: bool) -> str:
@@ -230,13 +234,7 @@ class RaceReport:
     def complete(
         self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
     ) -> None:
-        """Take the races and the coverage.
-
-        Args:
-            races: In the order in which they were given.
-            coverage: The share of the work that was understood.
-            draw: Makes the page, given its heading.
-        """
+        """Take the races, as they were given, the coverage, and what makes a page of a heading."""
         self._found, self._page = (races, coverage), draw
 
     @property
@@ -366,7 +364,7 @@ def races_among(
     *,
     key: Callable[[Pair], Hashable],
     operation: Callable[[int, Mode], RacedOperation],
-    missing_call: Callable[[int, int, str], str],
+    fix: Callable[[RacedOperation, RacedOperation, tuple[int, int]], str],
 ) -> list[tuple[Race, Pair]]:
     """Return the races that pairs make, each with the pair that it is described by.
 
@@ -374,8 +372,7 @@ def races_among(
         pairs: In the order of their second pieces of work.
         key: Pairs with the same key are one race.
         operation: Describes a piece of work by its number and its use of the memory.
-        missing_call: Words the call that orders the second of two numbers after the first, given
-            the place before which the call belongs.
+        fix: Words how to order the second operation after the first, given their numbers too.
     """
     found: defaultdict[Hashable, list[Pair]] = defaultdict(list)
     for pair in pairs:
@@ -389,8 +386,8 @@ def races_among(
         first = operation(pair.first, strongest({one.one.mode for one in same}))
         second = operation(pair.second, strongest({one.other.mode for one in same}))
         array, count = array_of(pair.one, pair.other), len({one[:2] for one in alike})
-        call = fix(first, second, partial(missing_call, *both))
         reason = "" if pair.is_certain else reason_of(*pair[2:4], first.title, second.title)
+        call = fix(first, second, both)
         races.append((Race(array, first, second, pair.is_certain, call, count, reason), pair))
     return races
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -91,9 +92,8 @@ def find(works: Iterable[Work], strictly: Stamps, loosely: Stamps) -> Iterator[P
                 for number, earlier in kept.near(access.extent, stamp.before):
                     found = race_of(earlier, access)
                     if found is not None and not is_before(stamp, strictly[number]):
-                        is_certain = found and not are_ordered(
-                            loosely[number], loosely[work.number]
-                        )
+                        both = loosely[number], loosely[work.number]
+                        is_certain = found and not are_ordered(*both)
                         yield Pair(number, work.number, earlier, access, is_certain)
         for access in work.accesses:
             for where in (access.allocation, _ALL) if has_unknown else (access.allocation,):
@@ -179,18 +179,15 @@ class _ChainAccesses:
             if is_near and entry.place > after:
                 yield entry.number, access
 
-    def _candidates(self, extent: Extent, start: int) -> Iterator[_Entry]:
-        """Yield the entries from a place of the list on, or the fewer near an extent."""
+    def _candidates(self, extent: Extent, start: int) -> Iterable[_Entry]:
+        """Return the entries from a place of the list on, or those near an extent if fewer."""
         left = len(self._entries) - start
-        cells = [
+        near = [
             (places, range((extent.start >> power) - 1, (extent.stop - 1 >> power) + 1))
             for power, places in (self._cells.items() if left > _FEW else ())
         ]
-        if not cells or sum(len(near) for _, near in cells) > left:
-            for entry in self._entries[start:]:
-                if self._latest[entry.key] is entry:
-                    yield entry
-        else:
-            for places, near in cells:
-                for place in near:
-                    yield from places.get(place, {}).values()
+        if near and sum(len(numbers) for _, numbers in near) <= left:
+            cells = [places.get(number, {}) for places, numbers in near for number in numbers]
+            if sum(map(len, cells)) <= left:
+                return chain.from_iterable(cell.values() for cell in cells)
+        return (one for one in self._entries[start:] if self._latest[one.key] is one)

@@ -14,7 +14,7 @@ CallKind = Literal[
     "record", "wait", "event done", "stream done", "device done", "free and wait",
     "begin of capture", "end of capture", "stream made", "stream destroyed",
     "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
-    "graph node", "context record", "context wait",
+    "graph node",
     "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
     "code unloaded", "not followed", "unknown", "stream met",
 ]  # fmt: skip
@@ -110,8 +110,6 @@ graph node        | 32xQ       | cuGraphAddNode 712
 graph node        | 40xQ       | cuGraphAddNode 723
 graph node        | 8xQ        | cuGraphNodeSetParams 713
 graph node        | 16xQ       | cuGraphExecNodeSetParams 714
-context record    | 8xQ        | cuCtxRecordEvent 755, cuGreenCtxRecordEvent 749
-context wait      | 8xQ        | cuCtxWaitEvent 756, cuGreenCtxWaitEvent 750
 allocation        | QQ@        | cuMemAllocAsync 598 599
 allocation        | QQ8x@      | cuMemAllocFromPoolAsync 611 612
 free              | Q@         | cuMemFreeAsync 600 601
@@ -126,6 +124,8 @@ memory unmapped   | QQ         | cuMemUnmap 552
 code unloaded     |            | cuModuleUnload 22, cuLibraryUnload 680
 not followed      |            | cuCtxDestroy 322, cuDevicePrimaryCtxReset 389 545
 not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
+not followed      |            | cuCtxRecordEvent 755, cuGreenCtxRecordEvent 749
+not followed      |            | cuCtxWaitEvent 756, cuGreenCtxWaitEvent 750
 """
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._cuda import driver
 from streamkit._queues import identity, registry
-from streamkit.diagnostics.recording.calls import Fact, Kernel
 from streamkit.diagnostics.recording.copies import PAGEABLE, holds_host
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
 from streamkit.diagnostics.recording.memory import Lives
@@ -30,6 +29,7 @@ from streamkit.protocols.queues import LEGACY, PER_THREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from streamkit.diagnostics.recording.calls import Fact
     from streamkit.diagnostics.recording.operations import Kind
     from streamkit.diagnostics.recording.steps import CudaStep, StepKind
     from streamkit.protocols.watching import WatchedQueue
@@ -158,9 +158,7 @@ class DriverQueues:
 
 # -- the operations of a block ---------------------------------------------------------------------
 
-_OTHER_RECORDS = (
-    "event made", "event destroyed", "foreign event", "event in a graph", "context record",
-)  # fmt: skip
+_OTHER_RECORDS = ("event made", "event destroyed", "foreign event", "event in a graph")
 """After these a wait for an event is not for what this block recorded before."""
 _COPIES = {"HtoD": "host to device", "DtoH": "device to host", "DtoD": "device to device",
            "Peer": "device to another"}  # fmt: skip
@@ -212,7 +210,7 @@ def operations(
 def _work(step: CudaStep, queue: AuditedQueue | None, lives: Lives) -> Operation:
     call = step.call
     if step.kind in LAUNCHES:
-        name = readable(Kernel(*step.fact.more).symbol)
+        name = readable(step.fact.more.symbol)
         return Operation("kernel", name, queue, library_of_kernel(name))
     if step.kind in ELEMENTS:
         size = step.fields[1] * ELEMENTS[step.kind]

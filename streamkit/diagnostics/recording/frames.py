@@ -36,7 +36,6 @@ def layout() -> tuple[int, ...] | None:
     is_known = (
         sys.implementation.name == "cpython"
         and sys.version_info.releaselevel == "final"
-        and (sys.maxsize, sys.byteorder) == (2**63 - 1, "little")
         and not sys.abiflags  # "d" of a debug build, "t" of one without the GIL
     )
     return _LAYOUTS.get(sys.version_info[:2]) if is_known else None

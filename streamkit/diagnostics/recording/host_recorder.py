@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
 from bisect import bisect_right, insort
@@ -66,7 +65,6 @@ class HostRecorder:
         Work that may never run is given up if no thread of the program is left that could run it.
         At the end of the program, ``is_end``, daemon threads do not count: they end with it.
         """
-        others = functools.partial(_has_others, is_end=is_end)
         seen = -1
         for _ in range(_ROUNDS):  # functions give work, perhaps again and again
             if seen == len(self._steps):
@@ -76,7 +74,7 @@ class HostRecorder:
             for stream in (one for one in streams if not open_scopes.holds(one)):
                 # a sync would raise errors of the block
                 for queue in filter(None, (stream._work, stream._after)):  # noqa: SLF001
-                    queue.has_run(others)
+                    queue.has_run(lambda: _has_others(is_end=is_end))
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return the operations that ran, and how many functions have not run.

@@ -29,7 +29,6 @@ class Life(NamedTuple):
     """An allocation from when it is made until it ends; the next one there is another life."""
 
     number: int
-    start: int
     stop: int
     is_host: bool
     """Whether this is pinned memory of the host."""
@@ -98,7 +97,7 @@ class Lives:
         stop = memory.start + memory.size
         place = self._end(memory.start, stop)  # nothing told of the end of older memory
         self._starts.insert(place, memory.start)
-        life = Life(next(self._numbers), memory.start, stop, memory.is_host)
+        life = Life(next(self._numbers), stop, memory.is_host)
         self._there[memory.start] = life
         return life
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkit._queues import registry
 from streamkit._support.frames import local_variables
-from streamkit._support.messages import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,9 +30,6 @@ class Place(NamedTuple):
 
     file: str
     line: int
-
-    def __str__(self) -> str:
-        return f"{in_one_line(self.file)}:{self.line}"
 
 
 def users_frame() -> FrameType | None:

@@ -329,7 +329,6 @@ def _find() -> Any:
         raise NoCallbacksError("CUPTI's callbacks are used on Linux only")
     library = toolkit.load("cupti", NEWEST, OLDEST)
     if library is None:
-        served = min(max(loader.driver_version() // 1000, OLDEST), NEWEST)
-        line = toolkit.install_line("cupti", served)
+        line = toolkit.install_line("cupti", loader.driver_version() // 1000)
         raise NoCallbacksError(f"there is no libcupti: {line}")
     return library

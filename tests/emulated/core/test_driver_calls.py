@@ -1,10 +1,12 @@
-"""Every call of CUDA's header that takes a stream is one whose meaning ``races`` knows."""
+"""Calls of the driver: which ``races`` knows, and what those by ctypes return."""
 
 from __future__ import annotations
 
 import re
 
+import emulator
 from emulator import build
+from streamkit._cuda import driver, loader  # no public name makes these calls
 from streamkit.diagnostics.recording.calls import CALLS  # no public name lists them
 
 NO_WORK = {
@@ -29,3 +31,13 @@ def test_each_call_with_a_stream_is_known():
     assert len(found) > 40
     assert found - known - set().union(*NO_WORK.values()) == set()
     assert known.isdisjoint(set().union(*NO_WORK.values()))
+
+
+def test_a_question_that_is_not_checked_leaves_the_checked_one_alone():
+    """Whichever was made first: one of them returns nothing, and the other one the code."""
+    for order in ((True, False), (False, True)):
+        loader.with_gil.cache_clear()
+        asks = {checked: driver.capture_question(1, is_checked=checked)[0] for checked in order}
+        assert (asks[True](), asks[False]()) == (0, None)
+        emulator.fail("cuStreamIsCapturing", 999)
+        assert asks[True]() == 999

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -129,3 +131,20 @@ import cuda.core
     )
     (row,) = [row for row in data["libraries"] if row["name"] == "cuda.core"]
     assert (row["version"], row["loaded"]) == (None, True)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc builds the library")
+def test_of_two_libcuptis_the_one_that_is_loaded_is_used(tmp_path):
+    """A second one would not know of the one that a profiler has loaded."""
+    need("cuda")  # and cuda-pathfinder with it
+    loaded = tmp_path / "libcupti.so.12"
+    (tmp_path / "empty.c").write_text("")
+    build = "-shared", f"-Wl,-soname,{loaded.name}", "-o", loaded, tmp_path / "empty.c"
+    subprocess.run(["gcc", *build], check=True)  # noqa: S607 - as found
+    printed = python(f"""
+import ctypes
+from streamkit.diagnostics.doctor import toolkit  # no public function asks for one library
+ctypes.CDLL({str(loaded)!r})
+print(toolkit.load("cupti", 13, 12)._name)
+""")
+    assert printed.splitlines()[-1:] == [str(loaded)]

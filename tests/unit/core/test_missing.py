@@ -152,11 +152,8 @@ def test_a_cuda_device_is_never_replaced_by_the_host(function, device, no_driver
         function(device)
 
 
-def test_no_library_has_a_current_stream(no_driver):
+def test_no_library_has_a_current_stream_and_none_are_on_one_queue(no_driver):
     assert sk.current_streams() == {}
-
-
-def test_no_libraries_are_on_one_queue(no_driver):
     sk.assert_one_queue()
 
 

@@ -40,7 +40,7 @@ def program(path):
     return run
 
 
-def test_its_stream_is_recognised_and_read(program):
+def test_its_stream_is_recognised_and_read_and_so_is_that_of_a_subclass(program):
     program("""
 import toylib
 stream = toylib.Stream(64)
@@ -48,12 +48,6 @@ queue, adapter = registry.extract(stream)
 assert adapter.name == "toylib"
 assert (queue.handle, queue.device) == (64, None)
 assert queue.owner is stream
-""")
-
-
-def test_a_subclass_of_its_stream_is_recognised(program):
-    program("""
-import toylib
 class Mine(toylib.Stream):
     pass
 queue, adapter = registry.extract(Mine(64))
@@ -173,19 +167,13 @@ assert toylib.current_stream() is mine
 """)
 
 
-def test_a_plugin_for_another_contract_is_named_with_both_versions(program):
+def test_a_plugin_for_another_contract_is_named_with_both_versions_and_disturbs_no_other(program):
     program("""
-import oldtoylib
+import oldtoylib, toylib
 for call, what in ((registry.adapter, "oldtoylib"), (sk.wrap, oldtoylib.Stream())):
     error = raised(sk.StreamKitError, call, what)
     for part in ("'oldtoylib'", "streamkit_oldtoylib", "99", "1", "Install"):
         assert part in str(error), (part, error)
-""")
-
-
-def test_a_plugin_for_another_contract_does_not_disturb_the_others(program):
-    program("""
-import toylib
 queue, adapter = registry.extract(toylib.Stream(64))
 assert adapter.name == "toylib"
 assert registry.adapter("toylib").api == 1

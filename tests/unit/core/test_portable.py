@@ -83,7 +83,7 @@ import streamkit
 
 @pytest.mark.parametrize("command", [["demo"], ["doctor"], ["--version"]])
 def test_the_command_works_there_on_a_console_with_few_characters(command):
-    pytest.importorskip("rich")
+    pytest.importorskip("numpy")
     code = BLOCKER.format(blocked=ROOTS) + COMMAND
     done = run_python(
         "-P", "-c", code, *command, path=[PORTABLE], COLUMNS="100", PYTHONIOENCODING="cp1252"

@@ -37,7 +37,9 @@ def host_waits(report):
 def test_functions_are_recorded_with_their_names_queues_and_places(stream, other):
     with sk.audit() as report:
         stream.submit(first)
-        other.submit(functools.partial(second))
+        thread = threading.Thread(target=other.submit, args=(functools.partial(second),))
+        thread.start()
+        thread.join()
         stream.submit("".join, [])
     assert {(one.name, one.queue.name) for one in report.work} == {
         ("first", "s"),
@@ -185,14 +187,6 @@ def test_whose_function_it_is_tells_its_module(stream):
     assert [one.blocks_host for one in report.work] == [False] * 4
 
 
-def test_other_threads_are_recorded_too(stream):
-    with sk.audit() as report:
-        thread = threading.Thread(target=stream.submit, args=(first,))
-        thread.start()
-        thread.join()
-    assert [one.name for one in report.work] == ["first"]
-
-
 def test_audits_nest(stream):
     with sk.audit() as outer:
         stream.submit(first)
@@ -263,7 +257,8 @@ def test_one_queue_is_asserted_and_strays_are_listed(stream, other):
     assert "  second on other (cpu) (2 times)\n" in str(raised.value)
     with sk.audit() as report:
         stream.submit(first)
-    report.assert_one_queue(stream)
+    stream.close()
+    report.assert_one_queue(stream)  # closed or not
 
 
 def test_that_nothing_ran_is_not_one_queue(stream):
@@ -308,13 +303,6 @@ def test_of_many_strays_some_are_listed_and_the_rest_counted(stream, other):
             other.submit(type(f"F{number}", (), {"__call__": lambda _: None})())
     with pytest.raises(sk.errors.OneQueueError, match="and 8 more"):
         report.assert_one_queue(stream)
-
-
-def test_a_closed_stream_can_still_be_asked_for(stream):
-    with sk.audit() as report:
-        stream.submit(first)
-    stream.close()
-    assert report.off_queue(stream) == []
 
 
 def test_queues_of_one_name_are_told_apart():

@@ -105,8 +105,6 @@ def test_cudas_headers_are_where_cuda_pathfinder_finds_them(monkeypatch, found, 
     finder = SimpleNamespace(find_nvidia_header_directory={"cudart": found}.get)
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", finder)
     assert toolkit.has_headers() is expected
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)  # it is not installed
-    assert toolkit.has_headers() is True
 
 
 @on_linux
@@ -142,26 +140,6 @@ print(toolkit.has("nvrtc", 98, 99))
     for where, expected in ((tmp_path, "True"), (Path("/nowhere"), "False")):
         done = run_python("-P", "-c", program, LD_LIBRARY_PATH=str(where))
         assert done.stdout.strip() == expected, done.stderr
-
-
-@on_linux
-def test_what_is_loaded_is_there_and_no_other_is_looked_for():
-    """A second libcupti would not know of the one that a profiler has loaded."""
-    program = """
-import ctypes, sys
-from streamkit.diagnostics.doctor import toolkit  # no public function asks for one library
-load = ctypes.CDLL
-load("libstdc++.so.6")
-
-def look_only(name, mode=0):
-    assert mode, "another one is loaded"
-    return load(name, mode=mode)
-
-ctypes.CDLL, sys.modules["cuda.pathfinder"] = look_only, None  # that loads what it finds
-print(toolkit.has("stdc++", 7, 6))
-"""
-    done = run_python("-P", "-c", program)
-    assert done.stdout.strip() == "True", done.stderr
 
 
 # -- the errors that lead there -------------------------------------------------------------------

@@ -28,7 +28,6 @@ NUMBA = f"__main__::outer::_3clocals_3e::add_one[abi:v1][abi:{OPTIONS}]"
         ("cub::CUB_300102::detail::reduce::DeviceReduceSingleTileKernel<int>", None),
         ("generate_seed_pseudo<rng_config<curandStateXORWOW, 101> >", None),
         ("add_one_b5b6dbb2_cuda_kernel_forward", "warp"),
-        ("cudapy::__main__::f", "numba"),
         (NUMBA, "numba"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float", "nccl"),

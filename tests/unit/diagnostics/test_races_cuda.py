@@ -194,23 +194,6 @@ def test_a_node_of_any_sort_that_is_put_in_a_graph_is_known_if_it_has_an_event(
 # -- contexts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Ctx", "GreenCtx"])
-def test_an_event_of_a_whole_context_perhaps_orders_all_of_it(kind):
-    """Nothing says which queues a green context has."""
-    program = Program().run("a writes")
-    program.call(f"cu{kind}RecordEvent", 500)
-    assert program.run("b waits e; b reads; c reads").verdicts() == POSSIBLE + RACE
-    program = Program().run("a writes; a records e")
-    program.call(f"cu{kind}WaitEvent", 500)
-    assert program.run("b reads; c reads").verdicts() == POSSIBLE * 2
-    program = Program().run("a records e; a writes")
-    program.call(f"cu{kind}WaitEvent", 500)
-    assert program.run("b reads").verdicts() == RACE
-    program = Program().run("a writes; a records e")
-    program.call(f"cu{kind}RecordEvent", 500)  # it is no longer that of a
-    assert program.run("b waits e; b reads").verdicts() == POSSIBLE
-
-
 @pytest.mark.parametrize("call", ["cuMemcpyPeer", "cuMemcpy3DPeer"])
 def test_a_copy_between_contexts_is_in_order_with_all_that_they_do(call):
     program = Program().run("nonblocking writes")

@@ -73,8 +73,6 @@ def test_without_the_library_the_line_that_installs_it_is_told(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(recorder.sys, "platform", "linux")
-    monkeypatch.setattr(toolkit.os, "RTLD_NOLOAD", 4, raising=False)
-    monkeypatch.setattr(toolkit.os, "RTLD_NOW", 2, raising=False)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr(toolkit.importlib, "import_module", missing)
     for version, package in ((12040, "nvidia-cuda-cupti-cu12"), (13000, "nvidia-cuda-cupti")):

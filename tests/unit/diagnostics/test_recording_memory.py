@@ -111,6 +111,6 @@ def test_memory_that_another_thread_is_given_before_the_free_returns_is_new():
 
 def test_an_array_can_lie_in_two_mappings():
     lives = Lives([], Story(now=[memory(100), memory(116)]).ask)
-    assert [one.start for one in lives.across(110, 120)] == [100, 116]
-    assert [one.start for one in lives.across(110, 116)] == [100]
+    assert [one.stop for one in lives.across(110, 120)] == [116, 132]
+    assert [one.stop for one in lives.across(110, 116)] == [116]
     assert [*lives.across(140, 150)] == []

@@ -221,11 +221,3 @@ def test_a_loop_that_is_closed_is_told(stream, monkeypatch):
         within(stream.sync)
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         stream.wait(future)
-
-
-# -- elsewhere --------------------------------------------------------------------------------
-
-
-def test_wrap_tells_what_to_do_with_a_future():
-    with pytest.raises(sk.errors.UnsupportedStreamError, match=r"future.add_done_callback\(launch"):
-        sk.wrap(concurrent.futures.Future())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import textwrap
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -89,14 +88,6 @@ def test_another_streams_work_holds_nothing(stream, other, hold):
     assert seen() is None
 
 
-def test_on_an_idle_stream_it_is_gone_soon(stream):
-    kept, seen = thing()
-    stream.keep(kept)
-    del kept
-    stream.sync()
-    assert seen() is None
-
-
 def test_inside_a_body_what_ran_before_has_run(stream):
     with stream:
         kept, seen = thing()
@@ -172,7 +163,7 @@ def test_young_collections_let_nothing_go(stream, hold):
         assert seen() is None
 
 
-def test_what_is_let_go_may_use_the_stream(stream, hold):
+def test_what_is_let_go_in_the_thread_of_a_caller_may_use_the_stream(stream, hold):
     told = []
 
     class Ends:
@@ -184,21 +175,8 @@ def test_what_is_let_go_may_use_the_stream(stream, hold):
     gate = hold(stream)
     stream.keep(Ends())
     gate.open()
-    within(stream.sync)
-    assert len(told) == 1
-
-
-def test_it_goes_in_the_thread_of_somebody_who_calls(stream):
-    threads = []
-
-    class Ends:
-        def __del__(self):
-            threads.append(threading.get_ident())
-
-    stream.submit(time.sleep, 0)
-    stream.keep(Ends())
-    stream.sync()
-    assert threads == [threading.get_ident()]
+    caller = within(lambda: stream.sync() or threading.get_ident())
+    assert told == [caller]
 
 
 def test_threads_keep_and_let_go_together():
@@ -219,11 +197,6 @@ def test_threads_keep_and_let_go_together():
     shared.sync()
     assert len(seen) == 800
     assert [ref for ref in seen if ref() is not None] == []
-
-
-def test_keep_returns_at_once(stream, hold):
-    hold(stream)
-    within(lambda: stream.keep(Thing()))
 
 
 # -- the process ------------------------------------------------------------------------------

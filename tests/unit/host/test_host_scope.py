@@ -106,6 +106,7 @@ def test_the_body_may_use_its_own_stream(stream, use):
     def body():
         with stream:
             use(stream)
+        assert sk.current_stream(device="cpu") is not stream
 
     within(body)
 
@@ -117,11 +118,14 @@ def test_the_stream_is_done_in_its_own_body_and_as_soon_as_that_is_left(stream, 
         assert stream.done
 
 
-def test_the_stream_is_busy_for_other_threads(stream):
+def test_the_stream_is_busy_for_other_threads_until_the_outermost_scope_is_left(stream):
     with stream:
+        with stream:
+            assert not within(lambda: stream.done)
         assert not within(lambda: stream.done)
         with pytest.raises(TimeoutError):
             within(lambda: stream.sync(timeout=0.01))
+    assert within(lambda: stream.sync() or stream.done)
 
 
 @pytest.mark.parametrize("wait", ["stream.wait(other)", "other.sync()"])
@@ -150,17 +154,6 @@ def test_another_stream_waits_for_the_body_if_it_is_told(stream, other, told):
         seen.append("body")
     other.sync()
     assert seen == (["body", "other"] if told else ["other", "body"])
-
-
-def test_scopes_of_one_stream_nest(stream):
-    seen = []
-    with stream:
-        with stream:
-            seen.append(1)
-        assert not within(lambda: stream.done)
-        seen.append(2)
-    assert within(lambda: stream.sync() or stream.done)
-    assert seen == [1, 2]
 
 
 def test_scopes_of_several_streams_nest(stream, other):
@@ -414,20 +407,6 @@ def test_an_interrupt_while_waiting_for_the_turn_does_not_hold_the_queue(stream,
     del caught
 
 
-def test_a_stream_closed_after_use_was_made_cannot_be_entered(stream):
-    scope = sk.use(stream)
-    stream.close()
-    with pytest.raises(sk.errors.StreamClosedError):
-        scope.__enter__()
-    assert sk.current_stream(device="cpu") is not stream
-
-
-def test_a_stream_closed_in_its_body_is_left(stream):
-    with stream:
-        stream.close()
-    assert sk.current_stream(device="cpu") is not stream
-
-
 def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
     gate, seen = hold(stream), []
     stream.submit(seen.append, 1)
@@ -460,6 +439,7 @@ def test_one_that_was_entered_or_cannot_be_made_does_not_warn(stream):
         stream.close()
         with pytest.raises(sk.errors.StreamClosedError):
             scope.__enter__()
+        assert sk.current_stream(device="cpu") is not stream
         del scope
         gc.collect()
 

@@ -35,19 +35,11 @@ def test_its_properties(stream):
     assert stream.priority == 0
 
 
-@pytest.mark.parametrize("nonblocking", [True, False])
-def test_it_is_as_nonblocking_as_asked(nonblocking):
-    assert sk.new_stream("cpu", nonblocking=nonblocking).is_nonblocking is nonblocking
-
-
 @pytest.mark.parametrize("priority", [None, 0, -1, -5, 100, "high", "low"])
-def test_every_priority_is_zero(priority):
-    assert sk.new_stream("cpu", priority=priority).priority == 0
-
-
-@pytest.mark.parametrize("name", [None, "worker", ""])
-def test_it_keeps_its_name(name):
-    assert sk.new_stream("cpu", name=name).name == name
+def test_it_is_what_was_asked_for_and_every_priority_is_zero(priority):
+    for name, nonblocking in ((None, True), ("worker", False), ("", False)):
+        made = sk.new_stream("cpu", name=name, nonblocking=nonblocking, priority=priority)
+        assert (made.name, made.is_nonblocking, made.priority) == (name, nonblocking, 0)
 
 
 def test_its_repr_names_it_and_tells_that_it_is_closed(stream):
@@ -89,11 +81,6 @@ def test_it_has_nothing_of_cuda(stream, ask):
 def test_it_is_no_stream_of_the_protocol(stream):
     assert not hasattr(stream, "__cuda_stream__")
     assert not hasattr(HostStream, "__cuda_stream__")
-
-
-def test_it_is_not_taken_for_an_index(stream):
-    with pytest.raises(TypeError):
-        [][stream]
 
 
 # -- refusals ---------------------------------------------------------------------------------
@@ -153,15 +140,6 @@ def test_close_makes_it_unusable(stream, other):
     ):
         with pytest.raises(sk.errors.StreamClosedError, match="'s'"):
             use()
-
-
-def test_events_outlive_close(stream, hold):
-    gate = hold(stream)
-    event = stream.record()
-    stream.close()
-    assert not event.done
-    gate.open()
-    event.sync()
 
 
 # -- the default queues -----------------------------------------------------------------------

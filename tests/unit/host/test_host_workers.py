@@ -50,22 +50,18 @@ def test_it_runs_what_is_submitted_when_all_has_run(stream):
     assert [worker_of(stream) for _ in range(20)] == [first] * 20
 
 
-def test_it_ends_when_nothing_comes(stream, monkeypatch):
+def test_it_ends_when_nothing_comes_and_is_not_kept(stream, monkeypatch):
     monkeypatch.setattr(host_worker, "_linger", 0.001)
     first = worker_of(stream)
     assert eventually(lambda: not first.is_alive())
     assert worker_of(stream) is not first
+    ended, first = weakref.ref(first), None
+    assert eventually(lambda: (gc.collect(), ended())[1] is None)
 
 
 def test_each_stream_has_its_own(stream, other):
     """What a function leaves in its thread, such as torch's grad mode, is in no other stream's."""
     assert worker_of(stream) is not worker_of(other)
-
-
-def test_one_that_has_ended_is_not_kept(stream, monkeypatch):
-    monkeypatch.setattr(host_worker, "_linger", 0.001)
-    ended = weakref.ref(worker_of(stream))
-    assert eventually(lambda: (gc.collect(), ended())[1] is None)
 
 
 def test_it_ends_as_soon_as_its_stream_is_dropped():

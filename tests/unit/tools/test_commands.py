@@ -42,7 +42,7 @@ def what_runs(name, block):
 
 def command(*arguments):
     """Run ``streamkit ARGUMENTS`` on a machine with NumPy alone, and return what it did."""
-    pytest.importorskip("rich")
+    pytest.importorskip("numpy")
     return streamkit_(*arguments, blocked=ROOTS)
 
 

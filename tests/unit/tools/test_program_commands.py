@@ -11,10 +11,9 @@ import sys
 import pytest
 
 from support.command import COMMAND, OF_COMMANDS
-from support.programs import forked, needs_fork, run_python, streamkit_
+from support.programs import forked, needs_fork, run_python
 
 pytest.importorskip("numpy")
-pytest.importorskip("rich")
 
 TOOLS = pytest.mark.parametrize("tool", ["races", "audit"])
 RACE = """
@@ -380,13 +379,6 @@ def test_a_package_that_is_broken_is_an_error_of_its_own(folder):
     assert done.returncode == 1
     assert "package/__init__.py" in done.stderr.replace(os.sep, "/")
     assert "ModuleNotFoundError: No module named 'no_such_library'" in done.stderr
-
-
-@TOOLS
-def test_the_report_of_a_program_needs_no_other_package(folder, tool):
-    path = write(folder, "print('ran')\n")
-    done = streamkit_(tool, path, blocked=("rich",))
-    assert (done.returncode, done.stdout) == (0, "ran\n")
 
 
 def test_no_path_is_inserted_where_python_inserts_none(folder):

@@ -381,10 +381,11 @@ def test_an_error_of_the_block_comes_before_that_of_a_function(seed, reported):
     assert [str(error) for error, _ in reported] == ["first"]
 
 
-def test_a_ctrl_c_in_a_function_leaves_the_block_and_the_rest_runs(seed):
-    def interrupt():
-        raise KeyboardInterrupt
+def interrupt():
+    raise KeyboardInterrupt
 
+
+def test_a_ctrl_c_in_a_function_leaves_the_block_and_the_rest_runs(seed):
     def program():
         stream.submit(interrupt)
         stream.submit(seen.append, 1)
@@ -398,9 +399,6 @@ def test_a_ctrl_c_in_a_function_leaves_the_block_and_the_rest_runs(seed):
 
 
 def test_a_ctrl_c_in_a_function_leaves_the_scopes_of_the_thread_that_runs_it(stream, other, seed):
-    def interrupt():
-        raise KeyboardInterrupt
-
     with adversarial(seed), stream:
         other.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -417,14 +415,11 @@ def test_every_error_that_leaves_the_block_names_the_seed():
     assert "adversarial(-18)" in "".join(body.value.__notes__)
 
 
-def test_the_first_seed_that_fails_is_named():
+def test_the_first_seed_that_fails_is_named_whichever_are_chosen():
     failing = [seed for seed in range(10) if fails(seed, lambda: two_streams(ordered=False))]
     with pytest.raises(AssertionError) as caught:
         for_seeds(lambda: two_streams(ordered=False))
     assert f"adversarial({failing[0]})" in "".join(caught.value.__notes__)
-
-
-def test_the_seeds_can_be_chosen():
     calls = []
     for_seeds(lambda: sk.new_stream("cpu").submit(calls.append, 1), 7)
     assert len(calls) == 7
