@@ -65,7 +65,7 @@ class CudaRaceRecorder(DriverRecording):
         """End the recording, and leave nothing behind."""
         if self._has_begun:
             self._noticed.clear()
-            self._note()
+            self._note()  # the names at the end too
             super().stop()
 
     # -- the names at the lines of calls --------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from streamkit.diagnostics.pictures import graph_picture
 from streamkit.diagnostics.pictures import page as pages
@@ -20,15 +20,15 @@ from streamkit.diagnostics.races.report import (
 from streamkit.diagnostics.recording import kernel_names, places
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from streamkit._cuda.graphs import Node, NodeWork, Section
     from streamkit.diagnostics.races.report import Coverage, Race
-    from streamkit.diagnostics.races.search import Access, Mode, Pair
+    from streamkit.diagnostics.races.search import Mode, Pair
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
-_MEMORY = "the memory of a graph"
+_MEMORY = "the memory of a graph"  # whose addresses are fixed: the same bytes are the same memory
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
@@ -46,30 +46,42 @@ def races_of(
     """Return the races of a graph, and the coverage of its nodes."""
     reader = LaunchReader(names)
     works = {
-        number: _Work(node.place, _section(node, sections), _launch(reader, node))
+        number: _launch(reader, node)
         for number, node in enumerate(nodes)
         if node.kind not in _ORDER
     }
+    who = {  # the node in a report's words: nodes with the same words are one operation there
+        number: (launch.name, launch.library, _section(nodes[number], sections))
+        for number, launch in works.items()
+    }
 
     def key(pair: Pair) -> Hashable:
-        who = frozenset({works[pair.first].who, works[pair.second].who})
-        return who, array_of(pair.one, pair.other)
+        return frozenset({who[pair.first], who[pair.second]}), array_of(pair.one, pair.other)
 
     def operation(number: int, mode: Mode) -> RacedOperation:
-        launch, where = works[number].launch, works[number][:2]
-        return RacedOperation(launch.name, launch.library, None, mode, None, 0, *where)
+        name, library, section = who[number]
+        return RacedOperation(name, library, None, mode, None, 0, nodes[number].place, section)
 
     stamps = stamps_of_nodes(len(nodes), edges)
-    given = (search.Work(number, number, (*one.accesses,)) for number, one in works.items())
-    pairs = sorted(search.find(given, stamps, stamps), key=lambda pair: pair[:2])
+    given = (  # of alike nodes of a chain the last one stands for those before it
+        search.Work(
+            number,
+            (stamps[number].chain, who[number]),
+            tuple(one._replace(allocation=_MEMORY) for one in works[number].accesses),
+        )
+        for number in stamps
+        if number in works
+    )
+    pairs = search.find(given, stamps, stamps)
+    pairs = (one if one.first < one.second else one.turned() for one in pairs)
     found = races_among(
-        pairs,
+        sorted(pairs, key=lambda pair: pair[:2]),
         key=key,
         operation=operation,
         fix=lambda first, second, _: fix_in_graph(first, second),
     )
-    counted = ((work.launch.name, work.launch.is_known) for work in works.values())
-    return tuple(race for race, _ in found), coverage_of(counted)
+    coverage = coverage_of((launch.name, launch.is_known) for launch in works.values())
+    return tuple(race for race, _ in found), coverage
 
 
 def page(
@@ -80,24 +92,6 @@ def page(
     missing = sorted((one, other) for one, other in pairs if one != other)
     picture = graph_picture.svg(nodes, edges, missing)
     return pages.of_graph(picture, heading, [*map(str, races)], has_missing=bool(missing))
-
-
-class _Work(NamedTuple):
-    """The work of a node, and the place where it was captured."""
-
-    place: int
-    section: str | None
-    launch: Launch
-
-    @property
-    def who(self) -> tuple[str, str | None, str | None]:
-        """The node in a report's words: nodes with the same words are one operation there."""
-        return self.launch.name, self.launch.library, self.section
-
-    @property
-    def accesses(self) -> Iterator[Access]:
-        """The accesses. A graph's addresses are fixed: the same bytes are the same memory."""
-        return (access._replace(allocation=_MEMORY) for access in self.launch.accesses)
 
 
 def _section(node: NodeWork, sections: Sequence[Section]) -> str | None:

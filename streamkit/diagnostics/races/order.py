@@ -131,7 +131,7 @@ class VectorClocks:
 
 
 def stamps_of_nodes(count: int, edges: Iterable[tuple[int, int]]) -> dict[int, Stamp]:
-    """Return where each node of a graph stands, by its number.
+    """Return where each node of a graph stands, by its number, in an order that the edges allow.
 
     Each edge is from a node to one that waits for it. A chain goes on from a node to one of those.
     """

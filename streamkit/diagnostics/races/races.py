@@ -276,10 +276,8 @@ class _Describer:
         first, inner = self._given[pair.first].step, self._given[pair.second].step
         while inner.giver is not None and inner.giver is not first.giver:
             inner = inner.giver
-        is_late = first.kind == "operator" and inner.order < first.order
-        if inner.giver is None or not is_late:
-            return pair
-        return search.Pair(pair.second, pair.first, pair.other, pair.one, pair.is_certain)
+        is_given = inner.giver is not None and first.kind == "operator"
+        return pair.turned() if is_given and inner.order < first.order else pair
 
     def _queue_of(self, stream: HostStream) -> AuditedQueue:
         return self._queues.get(stream.id) or host_queue(stream)

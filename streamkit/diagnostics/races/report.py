@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 QueueT = TypeVar("QueueT", bound="Hashable")
 _DOES = {"read": "reads", "write": "writes", "unknown": "may read or write"}
-_FREES = "frees"
 FREE = "free"
 """The name of a free on a CUDA stream, which counts as work that writes the memory."""
 _NAMED = 8  # operations that a sentence names
@@ -60,7 +59,7 @@ class RacedOperation:
         return f"{STYLES[self.library].label}'s {name}" if self.library in STYLES else name
 
     def __str__(self) -> str:
-        does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != _FREES else "it is freed"
+        does = f"{self.title} {_DOES[self.mode]} it" if _does(self) != "frees" else "it is freed"
         if self.queue is None and self.node is None:
             return f"{self.title} may {self.mode} it, because it has not waited for that"
         if self.queue is None:
@@ -147,7 +146,7 @@ def _does(operation: RacedOperation) -> str:
     """Return the verb for an operation's use of the memory."""
     is_on_cuda = operation.queue is not None and operation.queue.device != "cpu"
     is_free = is_on_cuda and operation.name == FREE and operation.library is None
-    return _FREES if is_free else _DOES[operation.mode]
+    return "frees" if is_free else _DOES[operation.mode]
 
 
 def _where(operation: RacedOperation) -> str:
@@ -234,7 +233,13 @@ class RaceReport:
     def complete(
         self, races: tuple[Race, ...], coverage: Coverage, draw: Callable[[str], str]
     ) -> None:
-        """Take the races, as they were given, the coverage, and what makes a page of a heading."""
+        """Take the races and the coverage.
+
+        Args:
+            races: In the order in which they were given.
+            coverage: The share of the work that was understood.
+            draw: Makes the page, given its heading.
+        """
         self._found, self._page = (races, coverage), draw
 
     @property
@@ -383,8 +388,11 @@ def races_among(
         both = pair.first, pair.second
         # an operation that reads and writes an array has two accesses
         same = [one for one in alike if one[:2] == both]
-        first = operation(pair.first, strongest({one.one.mode for one in same}))
-        second = operation(pair.second, strongest({one.other.mode for one in same}))
+        modes = {one.one.mode for one in same}, {one.other.mode for one in same}
+        first, second = (
+            operation(number, "write" if "write" in used else min(used))
+            for number, used in zip(both, modes, strict=True)
+        )
         array, count = array_of(pair.one, pair.other), len({one[:2] for one in alike})
         reason = "" if pair.is_certain else reason_of(*pair[2:4], first.title, second.title)
         call = fix(first, second, both)
@@ -396,11 +404,6 @@ def array_of(one: Access, other: Access) -> RacedArray:
     """Return a report's array for two accesses: one with a name, and the larger one."""
     arrays: tuple[RacedArray, RacedArray] = one.array, other.array
     return min(arrays, key=lambda array: (array.name is None, -array.nbytes, array.address))
-
-
-def strongest(modes: set[Mode]) -> Mode:
-    """Return the use that a report names, of an operation's uses of some memory."""
-    return "write" if "write" in modes else min(modes)
 
 
 def coverage_of(

@@ -58,6 +58,10 @@ class Pair(NamedTuple):
     other: Access
     is_certain: bool
 
+    def turned(self) -> Pair:
+        """Return the pair in the other order."""
+        return Pair(self.second, self.first, self.other, self.one, self.is_certain)
+
 
 def race_of(one: Access, other: Access) -> bool | None:
     """Whether two accesses without an order race surely or possibly; None if not at all."""

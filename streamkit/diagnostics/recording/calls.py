@@ -122,10 +122,9 @@ free and wait     | Q          | cuMemFree 245
 memory gone       | Q          | cuMemFreeHost 38, cuMemHostUnregister 302, cuIpcCloseMemHandle 330
 memory unmapped   | QQ         | cuMemUnmap 552
 code unloaded     |            | cuModuleUnload 22, cuLibraryUnload 680
-not followed      |            | cuCtxDestroy 322, cuDevicePrimaryCtxReset 389 545
-not followed      |            | cuLaunchCooperativeKernelMultiDevice 480
-not followed      |            | cuCtxRecordEvent 755, cuGreenCtxRecordEvent 749
-not followed      |            | cuCtxWaitEvent 756, cuGreenCtxWaitEvent 750
+not followed      |            | cuCtxDestroy 322, cuCtxRecordEvent 755, cuCtxWaitEvent 756
+not followed      |            | cuDevicePrimaryCtxReset 389 545, cuGreenCtxRecordEvent 749
+not followed      |            | cuLaunchCooperativeKernelMultiDevice 480, cuGreenCtxWaitEvent 750
 """
 
 

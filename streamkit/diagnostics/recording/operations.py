@@ -130,7 +130,12 @@ class Operations:
         """Host functions submitted in the block that had not run when it ended."""
 
     def complete(self, operations: Iterable[Operation], *, unfinished: int = 0) -> None:
-        """Take the operations, as they were given, and how many host functions had not run."""
+        """Take the operations of the block.
+
+        Args:
+            operations: In the order in which they were given.
+            unfinished: How many host functions had not run when it ended.
+        """
         found = list(operations)
         queues = {queue for one in found for queue in (one.queue, one.after)} - {None}
         names = distinct_names(cast("set[AuditedQueue]", queues))

@@ -493,6 +493,7 @@ def test_a_graph_orders_what_its_edges_reach(data):
     names = data.draw(st.permutations(range(count)))  # the driver lists nodes in any order
     found = order.stamps_of_nodes(count, [(names[one], names[other]) for one, other in edges])
     before = closure(count, edges)
+    assert len(found) == count
     for one, other in itertools.permutations(range(count), 2):
         ordered = order.is_before(found[names[one]], found[names[other]])
         assert ordered == (one in before[other])

