@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -412,7 +413,6 @@ def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
     """What pip may install is what the doctor takes."""
     pytest.importorskip("tomllib")
     import tomllib
-    from pathlib import Path
 
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
@@ -606,6 +606,17 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
     assert "the toys cannot be examined: ValueError: broken" in found[1].what
     assert "earlier GPU work" in found[1].remedy
+
+
+def test_the_guide_has_every_code():
+    sources = Path(sk.__file__).parent.rglob("*.py")
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    codes = {code for text in texts for code in re.findall(r'\bFinding\(\s*f?"(.+?)"', text)}
+    guide = Path(__file__).parents[3].joinpath("docs/guides/wrong-queue.md").read_text("utf-8")
+    told = re.findall(r"`([a-z-]+)`", guide.partition("| code |")[2])
+    patterns = {re.sub(r"\{.*?\}", "[a-z]+", code) for code in codes}
+    assert len(codes) > 30
+    assert [one for one in patterns if not any(re.fullmatch(one, code) for code in told)] == []
 
 
 def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
