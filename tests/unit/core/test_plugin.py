@@ -97,21 +97,17 @@ assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & 
 """)
 
 
-def test_it_is_found_by_name(program):
+def test_it_is_found_by_name_and_builds_the_librarys_own_stream_which_keeps_the_queue(program):
     program("""
+import gc, weakref
 assert "toylib" in registry.known()
 adapter = registry.adapter("toylib")
 assert adapter.name == "toylib"
 assert isinstance(adapter, protocols.CurrentStream)
 assert not isinstance(adapter, protocols.Events)
-""")
-
-
-def test_it_builds_the_librarys_own_stream_which_keeps_the_queue(program):
-    program("""
-import gc, weakref, toylib
+import toylib
 queue = protocols.Queue(64, 0)
-stream = registry.adapter("toylib").borrow(queue)
+stream = adapter.borrow(queue)
 assert type(stream) is toylib.Stream
 assert stream.number == 64
 alive = weakref.ref(queue)
@@ -136,23 +132,6 @@ binding.leave(token)
 assert toylib.current_stream() is before
 binding.set_current()
 assert toylib.current_stream() is mine
-""")
-
-
-def test_each_thread_has_its_own_current_stream(program):
-    program("""
-import threading, toylib
-adapter = registry.adapter("toylib")
-mine = toylib.Stream(64)
-binding = adapter.bind(mine)
-token = binding.save()
-binding.enter(token)
-seen = []
-thread = threading.Thread(target=lambda: seen.append(adapter.current(0)))
-thread.start()
-thread.join()
-assert seen and seen[0] is not mine
-binding.leave(token)
 """)
 
 
