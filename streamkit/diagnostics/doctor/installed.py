@@ -84,7 +84,7 @@ class Installed:
                 with warnings.catch_warnings():  # libraries' own, not ours to mend
                     warnings.simplefilter("ignore")
                     importlib.import_module(package.module)
-            except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - others can be right
                 yield Finding(
                     "cannot-be-imported",
                     f"{name} {package.version} is installed and cannot be imported: "

@@ -441,17 +441,18 @@ def test_a_plugin_is_listed(installed, tmp_path):
     assert found.packages["toylib"].version == "3.1"
 
 
+@pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
 def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded(
-    installed, tmp_path, monkeypatch
+    installed, tmp_path, monkeypatch, kind
 ):
     assert "cupy" not in sys.modules
-    (tmp_path / "cupy.py").write_text("raise RuntimeError('its libraries are not there')\n")
+    (tmp_path / "cupy.py").write_text(f"raise {kind}('its libraries are not there')\n")
     monkeypatch.syspath_prepend(tmp_path)
     found = installed({"cupy-cuda13x": "14.2.0"}, None)
     told = []
     (finding,) = found.load(DRIVER, lambda *step: told.append(step))
     assert codes([finding]) == [("cannot-be-imported", "cupy")]
-    assert "RuntimeError: its libraries are not there" in finding.what
+    assert f"{kind}: its libraries are not there" in finding.what
     again = 'pip uninstall cupy-cuda13x, then pip install "cupy-cuda13x>=14.0"'
     assert finding.remedy == f"Install it again: {again}"
     assert told == [("import cupy", 0, 1)]
