@@ -116,7 +116,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             arrays: Arrays by the names that the report is to use, instead of the caller's.
 
         Raises:
-            TypeError: ``arrays`` is no dictionary.
+            TypeError: ``arrays`` is no dictionary whose keys are str.
             StreamClosedError: The graph was closed.
             CaptureError: It is still being captured.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit import errors
@@ -36,7 +35,7 @@ class LoadedLibrary(NamedTuple):
 
 
 _found: tuple[LoadedLibrary, ...] = ()
-_missing: Mapping[str, Callable[[], Adapter]] | None = None
+_missing: Mapping[str, Callable[[], Adapter | None]] | None = None
 """A function that loads each adapter whose library is not loaded, by module; None at first."""
 _lock = new_lock()
 
@@ -74,11 +73,7 @@ def _look_again() -> None:
         missing = dict(registry.loaders_with_current() if _missing is None else _missing)
         found = list(_found)
         for module in [module for module in missing if registry.is_loaded(module)]:
-            try:
-                adapter = missing.pop(module)()
-            except errors.BackendNotInstalledError as error:  # a plugin; the others are moved
-                warnings.warn(str(error), RuntimeWarning, stacklevel=2)
-                continue
+            adapter = missing.pop(module)()
             if isinstance(adapter, CurrentStream) and _has_cuda(adapter):
                 own_device = offered(adapter, CurrentStream.own_device)
                 settings = offered(adapter, Capture.settings)

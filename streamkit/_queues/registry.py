@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import warnings
 import weakref
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from importlib.metadata import EntryPoint
 
+    Load = Callable[[EntryPoint], Adapter | None]
 
 FoundT = TypeVar("FoundT")
 CalledT = TypeVar("CalledT", bound="Callable[..., Any]")
@@ -198,7 +201,10 @@ def _load_entry(entry: EntryPoint) -> Adapter:
     plugin = f"the plugin {entry.name!r} ({entry.value})"
     try:
         loaded = entry.load()
-    except Exception as error:
+        has_steps = hasattr(loaded, "enter") and not hasattr(loaded, "bind")  # may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too, which would end the program without a word
         message = f"{plugin} cannot be imported: {error!r}. Reinstall it, or uninstall it."
         raise errors.BackendNotInstalledError(message, name=entry.name) from error
     if not isinstance(loaded, Adapter) or isinstance(loaded, type):
@@ -212,11 +218,44 @@ def _load_entry(entry: EntryPoint) -> Adapter:
             f"{API}. Install matching versions of the two."
         )
     else:
-        if hasattr(loaded, "enter") and not hasattr(loaded, "bind"):
-            steps: Any = loaded
-            steps.bind = bind_by_steps(steps.enter, steps.leave)
+        own: Any = loaded
+        if has_steps:
+            own.bind = bind_by_steps(own.enter, own.leave)
+        with suppress(AttributeError):  # an instance that takes no attribute is not checked
+            own.extract = _checked(plugin, own.extract)
         return loaded
     raise errors.BackendNotInstalledError(message, name=entry.name)
+
+
+def _checked(plugin: str, extract: Callable[[Any], Queue]) -> Callable[[Any], Queue]:
+    """Return a plugin's ``extract`` with a check of its results, which costs no other library."""
+
+    def checked(obj: Any) -> Queue:
+        found = extract(obj)
+        read: Any = found.handle if isinstance(found, Queue) else found
+        is_int = isinstance(read, int) and not isinstance(read, bool)
+        if isinstance(found, Queue) and is_int and 0 <= read < 2**64:
+            return found
+        raise TypeError(
+            f"{plugin} read {messages.describe(read)} from {messages.describe(obj)}, and not a "
+            "streamkit.protocols.Queue whose handle is an int from 0 to 2**64 - 1. Ask its author."
+        )
+
+    return checked
+
+
+_unusable: dict[EntryPoint, str] = {}
+
+
+def _usable(entry: EntryPoint) -> Adapter | None:
+    """Return a plugin's adapter; None if it cannot be used, after one warning that says why."""
+    try:
+        return None if entry in _unusable else _load_entry(entry)
+    except errors.BackendNotInstalledError as error:
+        text = str(error)
+        if _unusable.setdefault(entry, text) is text:  # else another thread has said it
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
 
 
 # -- by object --------------------------------------------------------------------------------
@@ -237,17 +276,12 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
     if obj is None or isinstance(obj, (type, bool, int, float, str)):
         raise messages.not_a_stream(obj)
     refusal: TypeError | None = None
-    for candidate in candidates(kind):
+    for candidate in candidates(kind, _load_entry):
         try:
             queue = candidate.extract(obj)
         except TypeError as error:  # not its stream: perhaps the next one's
             refusal = refusal or error
         else:
-            if not isinstance(queue, Queue):
-                raise TypeError(
-                    f"the adapter {candidate.name!r} read {messages.describe(queue)} from "
-                    f"{messages.describe(obj)}, and no streamkit.protocols.Queue. Ask its author."
-                )
             remember(stream_types, kind, candidate, candidate.name)
             return queue, candidate
     if speaks_protocol(obj):
@@ -357,15 +391,16 @@ def is_loaded(module: str) -> bool:
     return not parent or hasattr(sys.modules.get(parent), child)  # bound when it is complete
 
 
-def candidates(kind: type) -> Iterator[Adapter]:
-    """Return the adapters whose library may have made this type."""
+def candidates(kind: type, load: Load = _usable) -> Iterator[Adapter]:
+    """Return the adapters whose library may have made this type; ``load`` loads a plugin's."""
     roots = _roots(kind)
     for row in LIBRARIES:
         if row.root in roots and is_loaded(row.module):
             yield _load_row(row.name)
     for entry in _entry_points():
-        if entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots:
-            yield _load_entry(entry)
+        is_of = entry.name in roots or entry.value.partition(".")[0].partition(":")[0] in roots
+        if is_of and (found := load(entry)) is not None:
+            yield found
 
 
 def _roots(kind: type) -> set[str]:
@@ -380,19 +415,19 @@ def _root(kind: type) -> str:
 # -- with a current stream --------------------------------------------------------------------
 
 
-def loaders_with_current() -> Mapping[str, Callable[[], Adapter]]:
+def loaders_with_current() -> Mapping[str, Callable[[], Adapter | None]]:
     """Return, by the module to watch, the loader of each adapter that may have a current stream."""
     rows = [row for row in LIBRARIES if row.has_current]
     own = {row.module: functools.partial(_load_row, row.name) for row in rows}
-    return own | {entry.name: functools.partial(_load_entry, entry) for entry in _entry_points()}
+    return own | {entry.name: functools.partial(_usable, entry) for entry in _entry_points()}
 
 
-def loaded() -> Mapping[str, Callable[[], Adapter]]:
+def loaded() -> Mapping[str, Callable[[], Adapter | None]]:
     """Return, by name, the loader of the adapter of each library that is loaded."""
     rows = [row for row in LIBRARIES if is_loaded(row.module)]
     plugins = [entry for entry in _entry_points() if is_loaded(entry.name)]
     own = {row.name: functools.partial(_load_row, row.name) for row in rows}
-    return own | {entry.name: functools.partial(_load_entry, entry) for entry in plugins}
+    return own | {entry.name: functools.partial(_usable, entry) for entry in plugins}
 
 
 def rank(library: str) -> int:

@@ -100,6 +100,8 @@ class Traits(NamedTuple):
     """Its current stream is a default one until a program changes it."""
     built_for: str | None = None
     """The version of CUDA that the library is built for, if its package's metadata do not tell."""
+    handle_0: int | None = None
+    """The default stream that handle 0 means, 1 or 2; None if the environment tells."""
 
 
 USUAL = Traits()

@@ -84,10 +84,8 @@ class Library(NamedTuple):
             name, found, mark = self.root, sys.modules.get(self.root), "__path__"
         if found is None or is_half_imported(found) or mark in _names_of(found):
             return None
-        what = (
-            _names_of(found).get("__file__")
-            or f"a {type(found).__module__}.{type(found).__qualname__}"
-        )
+        kind = type(found)
+        what = _names_of(found).get("__file__") or f"a {kind.__module__}.{kind.__qualname__}"
         return f"the module {name!r} of this process is {what}, which is not {self.label}"
 
     @property

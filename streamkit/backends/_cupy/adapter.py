@@ -20,7 +20,7 @@ from streamkit.backends._cupy.capture import around_capture, explain_capture
 from streamkit.backends._cupy.kernels import explain_kernel
 from streamkit.backends._protocol import Source
 from streamkit.protocols import ArrayLayout, Binding, Finding, Queue, Traits
-from streamkit.protocols.queues import PER_THREAD
+from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +30,8 @@ __all__ = ["around_capture", "explain_capture", "explain_kernel"]
 
 name = "cupy"
 api = 1
-_hip, _build = cupy.cuda.runtime.is_hip, cupy.cuda.driver.get_build_version() // 1000
-traits = Traits(streams_are_fixed=True, built_for=None if _hip else str(_build))
-
+_build = cupy.cuda.driver.get_build_version() // 1000
+_cuda = None if cupy.cuda.runtime.is_hip else str(_build)
 _get = cupy.cuda.get_current_stream
 
 # CUDA's errors: initialisation error, driver too old, no device, not supported, system mismatch,
@@ -45,6 +44,8 @@ _stream = sys.modules.get("cupy_backends.cuda.stream")
 _default: Any = getattr(_stream, "get_default_stream_ptr", None)
 _switch = os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0
 _PER_THREAD = bool(int(_switch)) if _default is None else _default() == PER_THREAD
+_handle_0 = PER_THREAD if _PER_THREAD else LEGACY
+traits = Traits(streams_are_fixed=True, built_for=_cuda, handle_0=_handle_0)
 
 # the second is deprecated, and many programs still use it
 _KINDS = cupy.cuda.Stream, getattr(cupy.cuda, "ExternalStream", cupy.cuda.Stream)

@@ -28,10 +28,10 @@ from streamkit.protocols.installed import CPU, install_line
 from streamkit.protocols.queues import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from streamkit.diagnostics.doctor.installed import Progress
-    from streamkit.protocols import Adapter, Traits
+    from streamkit.protocols import Traits
 
 
 def doctor(*, load: bool = False) -> DoctorReport:
@@ -298,13 +298,13 @@ class _OnDevice:
     def check(self) -> Iterator[Finding]:
         """Ask each loaded library, with the device's primary context current."""
         with driver.in_context(driver.primary_context(self.device)):
-            for name, load in registry.loaded().items():
-                yield from run_check(name, functools.partial(self._ask, name, load), name)
+            for name in registry.loaded():
+                yield from run_check(name, functools.partial(self._ask, name), name)
             for look in (self._captures, self._apart, self._frees_on_legacy):
                 yield from run_check("the current streams", look)
 
-    def _ask(self, name: str, load: Callable[[], Adapter]) -> Iterator[Finding]:
-        adapter = load()
+    def _ask(self, name: str) -> Iterator[Finding]:
+        adapter = registry.adapter(name)
         if isinstance(adapter, CurrentStream):
             try:
                 stream = wrap(adapter.current(self.device))

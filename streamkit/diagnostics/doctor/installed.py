@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from streamkit._queues import registry
@@ -22,11 +22,13 @@ from streamkit.protocols import Finding, installed
 from streamkit.protocols.adapters import traits_of
 from streamkit.protocols.installed import CPU, Package, major_of
 from streamkit.protocols.libraries import NEWEST, OLDEST
+from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from streamkit.diagnostics.doctor.report import Driver, Standing
+    from streamkit.protocols.libraries import Library
 
     Progress = Callable[[str, int, int], object]
 
@@ -54,6 +56,8 @@ class Installed:
     """The variables that CUDA or a library reads, as far as they are set."""
     loaded: frozenset[str]
     """The libraries that were loaded before anything was asked."""
+    handles_0: dict[str, int] = field(default_factory=dict)
+    """The default stream that handle 0 means to a loaded library that tells."""
 
     @classmethod
     def read(cls) -> Installed:
@@ -80,7 +84,7 @@ class Installed:
                 with warnings.catch_warnings():  # libraries' own, not ours to mend
                     warnings.simplefilter("ignore")
                     importlib.import_module(package.module)
-            except Exception as error:  # noqa: BLE001 - a broken library must not stop the others
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - others can be right
                 yield Finding(
                     "cannot-be-imported",
                     f"{name} {package.version} is installed and cannot be imported: "
@@ -90,12 +94,14 @@ class Installed:
                 )
 
     def ask_loaded(self) -> None:
-        """Note the CUDA that loaded libraries tell where their metadata do not."""
-        for name, load in registry.loaded().items():
-            package = self.packages.get(name)
-            if package is not None and package.cuda is None:
-                with suppress(Exception):  # the check of this process tells of it
-                    self.packages[name] = package._replace(cuda=traits_of(load()).built_for)
+        """Note what loaded libraries tell: their CUDA, if the metadata do not, and handle 0."""
+        for name in registry.loaded():
+            with suppress(Exception):  # the check of this process tells of it
+                package, traits = self.packages.get(name), traits_of(registry.adapter(name))
+                if traits.handle_0 is not None:
+                    self.handles_0[name] = traits.handle_0
+                if package is not None and package.cuda is None:
+                    self.packages[name] = package._replace(cuda=traits.built_for)
 
     @property
     def missing(self) -> list[str]:
@@ -110,7 +116,7 @@ class Installed:
         rows: list[LibraryReport] = []
         for name in dict.fromkeys([*_ROWS, *self.packages, *loaded]):
             package = self.packages.get(name)
-            per_thread = name in _ROWS and self._is_on(_ROWS[name].switch)
+            per_thread = name in _ROWS and self._is_per_thread(_ROWS[name])
             if package is not None or name in loaded:
                 rows.append(
                     LibraryReport(
@@ -124,7 +130,11 @@ class Installed:
                 )
         return rows
 
-    def _is_on(self, switch: str | None) -> bool:
+    def _is_per_thread(self, library: Library) -> bool:
+        """Whether handle 0 is the per-thread default stream for the library."""
+        switch = library.switch
+        if library.name in self.handles_0:  # the variable can have changed since the import
+            return self.handles_0[library.name] == PER_THREAD
         value = self.environment.get(switch or "", "")
         for row in registry.LIBRARIES:
             if row.switch == switch and row.numeric_switch and row.name in self.packages:
@@ -308,7 +318,7 @@ class Installed:
     def _switches(self) -> Iterator[Finding]:
         """Yield switches that only some of the installed libraries read."""
         rows = [row for row in registry.LIBRARIES if row.name in self.packages]
-        moved = [row for row in rows if self._is_on(row.switch)]
+        moved = [row for row in rows if self._is_per_thread(row)]
         others = [row.name for row in rows if row not in moved]
         if moved and others:
             switches = " and ".join(sorted({str(row.switch) for row in moved}))
@@ -317,6 +327,6 @@ class Installed:
                 "handle 0 is the per-thread default stream for "
                 f"{', '.join(row.name for row in moved)} ({switches}), and the legacy one for "
                 f"{', '.join(others)}",
-                f"Unset {switches} before Python starts, and give each thread a "
+                f"Leave {switches} unset, also in the program, and give each thread a "
                 "streamkit.new_stream() instead.",
             )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._queues import registry
 from streamkit._support.extents import strided
 from streamkit._support.locks import new_lock
-from streamkit._support.messages import describe
+from streamkit._support.messages import describe, in_one_line
 from streamkit.diagnostics.races.search import Access
 from streamkit.protocols import Diagnosis
 from streamkit.protocols.adapters import offered
@@ -53,12 +53,18 @@ _HOLDERS = {"builtins", "collections", "functools", "types"}
 
 
 def checked_names(arrays: Mapping[str, object] | None) -> Mapping[str, object]:
-    """Return the arrays that a caller has named; TypeError if that is no dictionary."""
+    """Return the arrays that a caller has named; TypeError if that is no dictionary of names."""
     if not (arrays is None or isinstance(arrays, dict)):
         raise TypeError(
             f"races takes a dictionary of names and arrays, as in races({{'x': x}}), not "
             f"{describe(arrays)}."
         )
+    for name in arrays or ():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"races takes arrays by names that are str, not {describe(name)}: write "
+                f"str({describe(name)})."
+            )
     return arrays or {}
 
 
@@ -78,11 +84,12 @@ class RacedArray:
 
     def __str__(self) -> str:
         if not self.dtype:
-            name = self.name or "memory"
+            name = in_one_line(self.name or "memory")
             name += f" at {self.address:#x}" if self.address else ""
             return f"{name} ({self.nbytes} bytes)" if self.nbytes else name
         shape = ", ".join(map(str, self.shape)) + ("," if len(self.shape) == 1 else "")
-        return f"{self.name or 'an array'} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
+        name = in_one_line(self.name or "an array")
+        return f"{name} ({self.dtype}, shape ({shape}), {self.nbytes} bytes)"
 
 
 class Owner:

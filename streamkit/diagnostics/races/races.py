@@ -76,7 +76,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
             caller's variables.
 
     Raises:
-        TypeError: ``arrays`` is no dictionary.
+        TypeError: ``arrays`` is no dictionary whose keys are str.
 
     >>> import numpy as np
     >>> x, y = np.zeros(3), np.zeros(3)

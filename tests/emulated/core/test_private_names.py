@@ -93,6 +93,7 @@ def test_a_function_of_warps_that_is_not_the_known_one_is_called(
     assert name in python_of_warp(sk.new_stream(1))
     (finding,) = slow_scopes()
     assert warp.__version__ in finding.what
+    assert "the program has replaced" in finding.what
 
 
 def test_without_the_native_functions_scopes_take_the_public_road(

@@ -200,14 +200,13 @@ def test_warp_left_on_a_stream_that_is_not_its_own(warp, warp_state, nonblocking
     assert codes() == []
 
 
-def test_a_scope_moves_libraries_on_its_own_device_only(warp, warp_state):
+def test_a_scope_moves_libraries_on_its_own_device_and_warps_own_streams_are_its_users(
+    warp, warp_state
+):
     with sk.new_stream(1), sk.new_stream(0):
         assert codes() == []
     with sk.new_stream(1):
         assert codes() == []
-
-
-def test_another_stream_of_warps_own_is_its_users_business(warp, warp_state):
     with warp.ScopedStream(warp.Stream("cuda:0"), sync_enter=False):
         assert codes() == []
 

@@ -79,6 +79,9 @@ assert registry.extract(cupy.cuda.Stream.from_external(Handle()))[0].handle == 1
 borrow = registry.adapter("cupy").borrow
 assert borrow(Queue(1, 0)).ptr == {switched}
 assert borrow(Queue(2, 0)).ptr == 2
+import streamkit as sk
+(row,) = [row for row in sk.doctor().libraries if row.name == "cupy"]
+assert row.handle_0 == ("legacy", "per-thread")[{switched}]
 """
     )
 

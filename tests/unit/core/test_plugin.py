@@ -97,21 +97,17 @@ assert not {"toylib", "streamkit_toylib", "oldtoylib", "streamkit_oldtoylib"} & 
 """)
 
 
-def test_it_is_found_by_name(program):
+def test_it_is_found_by_name_and_builds_the_librarys_own_stream_which_keeps_the_queue(program):
     program("""
+import gc, weakref
 assert "toylib" in registry.known()
 adapter = registry.adapter("toylib")
 assert adapter.name == "toylib"
 assert isinstance(adapter, protocols.CurrentStream)
 assert not isinstance(adapter, protocols.Events)
-""")
-
-
-def test_it_builds_the_librarys_own_stream_which_keeps_the_queue(program):
-    program("""
-import gc, weakref, toylib
+import toylib
 queue = protocols.Queue(64, 0)
-stream = registry.adapter("toylib").borrow(queue)
+stream = adapter.borrow(queue)
 assert type(stream) is toylib.Stream
 assert stream.number == 64
 alive = weakref.ref(queue)
@@ -136,23 +132,6 @@ binding.leave(token)
 assert toylib.current_stream() is before
 binding.set_current()
 assert toylib.current_stream() is mine
-""")
-
-
-def test_each_thread_has_its_own_current_stream(program):
-    program("""
-import threading, toylib
-adapter = registry.adapter("toylib")
-mine = toylib.Stream(64)
-binding = adapter.bind(mine)
-token = binding.save()
-binding.enter(token)
-seen = []
-thread = threading.Thread(target=lambda: seen.append(adapter.current(0)))
-thread.start()
-thread.join()
-assert seen and seen[0] is not mine
-binding.leave(token)
 """)
 
 
@@ -209,48 +188,81 @@ assert "toylib" in registry.loaded()
 """)
 
 
-WRONG = {  # an adapter; how it is asked, the error, and the words of that
-    "no adapter": (
-        "name = 'broken'\napi = 1\n",
-        "registry.adapter, 'broken'",
-        "BackendNotInstalledError",
-        ("broken_adapter", "extract", "borrow"),
-    ),
-    "fails at its import": (
-        "raise RuntimeError('boom')\n",
-        "sk.wrap, broken.Stream()",
-        "BackendNotInstalledError",
-        ("broken_adapter", "RuntimeError('boom')", "uninstall"),
-    ),
-    "reads no queue": (
-        "name = 'broken'\napi = 1\ndef extract(obj): pass\ndef borrow(queue): pass\n",
-        "sk.wrap, broken.Stream()",
-        "TypeError",
-        ("None", "Queue", "author"),
+@pytest.fixture
+def broken(program, tmp_path):
+    """Run a program that has a plugin of this source installed, and its library imported."""
+
+    def run(adapter, code):
+        (tmp_path / "broken_adapter.py").write_text(adapter)
+        (tmp_path / "broken.py").write_text("class Stream: pass\nStream.read = Stream()\n")
+        about = tmp_path / "broken-1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+        (about / "entry_points.txt").write_text("[streamkit.backends]\nbroken = broken_adapter\n")
+        program(code, more=[tmp_path])
+
+    return run
+
+
+ADAPTER = "name, api = 'broken', 1\ndef borrow(queue): pass\n"
+READS = f"{ADAPTER}def extract(obj): return obj.read\n"
+WRONG = {  # an adapter, and the words of the error
+    "no adapter": (ADAPTER, ("extract", "borrow")),
+    "fails at its import": ("raise RuntimeError('boom')\n", ("RuntimeError('boom')", "uninstall")),
+    "ends the program": ("import sys\nsys.exit(3)\n", ("SystemExit(3)", "uninstall")),
+    "answers nothing": (
+        f"{READS}def __getattr__(name): raise RuntimeError(name)\n",
+        ("RuntimeError(", "uninstall"),
     ),
 }
 
 
+@pytest.mark.parametrize("loaded", ["before", "inside"])
 @pytest.mark.parametrize("what", WRONG)
-def test_a_plugin_that_is_wrong_is_named_and_disturbs_nothing_else(program, tmp_path, what):
-    adapter, asked, error, words = WRONG[what]
-    (tmp_path / "broken_adapter.py").write_text(adapter)
-    (tmp_path / "broken.py").write_text("class Stream: pass\n")
-    about = tmp_path / "broken-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[streamkit.backends]\nbroken = broken_adapter\n")
-    program(
+def test_a_plugin_that_is_wrong_is_named_and_disturbs_nothing_else(broken, what, loaded):
+    adapter, words = WRONG[what]
+    broken(
+        adapter,
         f"""
-import broken, warnings
-kind = getattr(sk.errors, {error!r}, TypeError)
-error = raised(kind, {asked})
-for part in ("'broken'", *{words}):
-    assert part in str(error), (part, error)
-with warnings.catch_warnings(record=True) as warned:
+import warnings
+stream, ran = sk.new_stream("cpu"), []
+if {loaded!r} == "before":
+    import broken
+with warnings.catch_warnings(record=True) as warned, sk.races() as report:
+    warnings.simplefilter("always")
+    stream.submit(ran.append, 1)
+    import broken
+    stream.submit(ran.append, broken.Stream())
     for _ in range(2):  # a scope asks so
         assert loaded_libraries.libraries() == ()
-assert ["'broken'" in str(one.message) for one in warned] == [True] * (kind is not TypeError)
+    sk.doctor()
+    stream.sync()
+assert ["'broken'" in str(one.message) for one in warned] == [True], warned
+assert (len(ran), report.coverage.total) == (2, 2)
+for call, given in ((sk.wrap, broken.Stream()), (registry.adapter, "broken")):
+    error = raised(sk.errors.BackendNotInstalledError, call, given)
+    for part in ("'broken'", "broken_adapter", *{words}):
+        assert part in str(error), (part, error)
 """,
-        more=[tmp_path],
+    )
+
+
+@pytest.mark.parametrize("is_seen", [False, True], ids=["first", "later"])
+@pytest.mark.parametrize("read", ["None", "64", "iter([])", *map("protocols.Queue({})".format, (
+    "-1", "2**64", "None", "'5'", "64.0", "True",
+))])  # fmt: skip
+def test_what_a_plugin_reads_is_a_queue_with_the_handle_of_a_stream(broken, read, is_seen):
+    """A handle of -1 would be taken for the legacy default stream."""
+    broken(
+        READS,
+        f"""
+import broken
+stream = broken.Stream()
+stream.read = protocols.Queue(2**64 - 1)
+assert not {is_seen} or registry.extract(stream)[0] is stream.read
+stream.read = {read}
+error = raised(TypeError, sk.wrap, stream)
+for part in ("'broken'", "broken_adapter", "Queue", "2**64", "author"):
+    assert part in str(error), (part, error)
+""",
     )

@@ -8,6 +8,8 @@ import importlib.metadata
 import json
 import re
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -97,8 +99,10 @@ def codes(findings):
         (CUDA_12, "'12.8'", Driver("12.4", None, A_GPU)),
         ({}, None, None),
         ({"cuda_bindings": "13.3.1"}, None, Driver("13.0", None, [])),
+        ({"torch": "2.13.0+cpu"}, None, None),
+        ({"torch": "2.13.0+cpu"}, None, Driver("13.0", None, [])),
     ],
-    ids=["13", "13-no-driver", "12-on-13", "12", "nothing", "no-device"],
+    ids=["13", "13-no-driver", "12-on-13", "12", "nothing", "no-device", "cpu", "cpu-no-device"],
 )
 def test_control_nothing_is_wrong_with_a_sound_installation(
     installed, distributions, torch_cuda, driver
@@ -119,6 +123,11 @@ PLANTED = {
     "CuPy twice for one CUDA": ({"cupy": "14.2.0"}, {}, [("two-cupys", "cupy")]),
     "CUDA Python of another major": ({"cuda_bindings": "12.9.4"}, {}, [("cuda-majors", None)]),
     "torch without CUDA": ({"torch_cuda": "None"}, {}, [("torch-cpu", "torch")]),
+    "one that does not show its files": (  # and is known by its label
+        {"torch": "2.13.0+cpu", "torch_cuda": None},
+        {},
+        [("torch-cpu", "torch")],
+    ),
     "torch for another CUDA": ({"torch_cuda": "'12.8'"}, {}, [("cuda-majors", None)]),
     "an old torch": ({"torch": "2.9.1+cu130"}, {}, [("old-library", "torch")]),
     "an old Warp": ({"warp-lang": "1.9.1"}, {}, [("old-library", "warp")]),
@@ -175,11 +184,6 @@ def test_switches_that_all_libraries_follow_are_no_finding(installed):
     assert {row.handle_0 for row in rows} == {"per-thread"}
 
 
-def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
-    found = installed({**CLEAN, "torch": "2.13.0+cpu"}, None)
-    assert codes(found.check(DRIVER)) == [("torch-cpu", "torch")]
-
-
 @pytest.mark.parametrize(
     ("served", "expected"),
     [
@@ -190,8 +194,11 @@ def test_a_torch_that_does_not_show_its_files_is_known_by_its_label(installed):
 )
 def test_a_driver_older_than_what_a_library_is_built_for(installed, served, expected):
     """A minor version does not matter: CUDA 13.3 runs on a driver of 13.0."""
-    found = installed(CLEAN).check(Driver(served, None, A_GPU))
+    found = [*installed(CLEAN).check(Driver(served, None, A_GPU))]
     assert set(codes(found)) == {("driver-older-than-runtime", name) for name in expected}
+    another = f"Update the NVIDIA driver, or pip uninstall cupy-cuda13x, then {CUPY.format(12)}"
+    told = [one.remedy for one in found if one.library == "cupy"]
+    assert told == [another] * ("cupy" in expected)
 
 
 TORCH = 'pip install "torch>=2.11" --index-url https://download.pytorch.org/whl/cu'
@@ -250,15 +257,11 @@ def test_the_one_cuda_to_have_is_one_that_the_driver_serves(installed, served, e
     assert told == f"Install builds of one major: {'; '.join(expected)}"
 
 
-@pytest.mark.parametrize("driver", [DRIVER, Driver("12.8", None, A_GPU)])
-def test_a_torch_without_cuda_is_replaced_by_one_for_the_cuda_that_is_installed(installed, driver):
-    found = installed({"torch": "2.13.0", "cupy-cuda12x": "14.2.0"}, "None")
-    assert remedy(found, "torch-cpu", driver) == f"pip uninstall torch, then {TORCH}126"
-
-
 @pytest.mark.parametrize(
     ("others", "served", "major"),
     [
+        ({"cupy-cuda12x": "14.2.0"}, "13.0", "126"),
+        ({"cupy-cuda12x": "14.2.0"}, "12.8", "126"),
         ({"cuda-bindings": "12.9.4"}, "13.0", "126"),
         ({"cuda-bindings": "13.3.1"}, "13.0", "130"),
         ({"cuda-bindings": "12.9.4", "cupy-cuda13x": "14.2.0"}, "13.0", "126"),
@@ -282,11 +285,6 @@ def test_a_missing_cuda_python_is_installed_for_the_cuda_that_is_here(installed)
     line = remedy(found, "no-cuda-python")
     assert line == 'Install it: pip install "cuda-core>=1.2,<2" "cuda-bindings>=12.9.3,<13"'
     assert installed_module.install_line("cuda.bindings", 13) == BINDINGS[12]
-
-
-def test_a_build_without_cuda_tells_no_cuda(installed):
-    installed({"torch": "2.13.0"}, "None")
-    assert installed_module.install_line("cupy", 13) == CUPY.format(13)
 
 
 def test_an_old_library_is_replaced_by_one_for_the_cuda_that_is_here(installed):
@@ -336,22 +334,6 @@ def test_what_is_missing_besides_libraries_of_the_toolkit(installed, monkeypatch
     assert codes(found.check(DRIVER)) == codes(found.check(None)) == []
 
 
-def test_a_build_without_cuda_is_right_where_there_is_no_gpu(installed):
-    found = installed({"torch": "2.13.0+cpu"}, None)
-    assert codes(found.check(None)) == codes(found.check(Driver("13.0", None, []))) == []
-
-
-def test_a_driver_that_is_too_old_for_a_build_can_have_another(installed):
-    (told,) = {
-        found.remedy
-        for found in installed(CLEAN).check(Driver("12.4", None, A_GPU))
-        if found.library == "cupy"
-    }
-    assert told == (
-        f"Update the NVIDIA driver, or pip uninstall cupy-cuda13x, then {CUPY.format(12)}"
-    )
-
-
 def test_warp_goes_with_libraries_of_any_cuda_and_not_with_an_older_driver(installed):
     """CUDA's libraries are a part of it."""
     found = installed({**CLEAN, "warp-lang": "1.18.0+cu12"})
@@ -388,6 +370,8 @@ def test_where_nothing_tells_the_cuda_both_lines_are_given(installed):
     assert line("cupy", 0) == f"{CUPY.format(13)} (for CUDA 12: {CUPY.format(12)})"
     assert line("cupy", 12) == CUPY.format(12)
     assert line("cupy", 14) == CUPY.format(13)
+    installed({"torch": "2.13.0"}, "None")  # a build without CUDA tells none
+    assert line("cupy", 13) == CUPY.format(13)
 
 
 def test_a_folder_that_pip_left_half_removed_is_passed_over(installed, tmp_path):
@@ -410,10 +394,6 @@ def requirements(text):
 
 def test_the_versions_of_the_lines_are_those_of_the_extras_and_of_the_rows():
     """What pip may install is what the doctor takes."""
-    pytest.importorskip("tomllib")
-    import tomllib
-    from pathlib import Path
-
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     assert registry.LIBRARIES
@@ -461,17 +441,18 @@ def test_a_plugin_is_listed(installed, tmp_path):
     assert found.packages["toylib"].version == "3.1"
 
 
+@pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
 def test_an_installed_library_that_cannot_be_imported_is_found_when_it_is_loaded(
-    installed, tmp_path, monkeypatch
+    installed, tmp_path, monkeypatch, kind
 ):
     assert "cupy" not in sys.modules
-    (tmp_path / "cupy.py").write_text("raise RuntimeError('its libraries are not there')\n")
+    (tmp_path / "cupy.py").write_text(f"raise {kind}('its libraries are not there')\n")
     monkeypatch.syspath_prepend(tmp_path)
     found = installed({"cupy-cuda13x": "14.2.0"}, None)
     told = []
     (finding,) = found.load(DRIVER, lambda *step: told.append(step))
     assert codes([finding]) == [("cannot-be-imported", "cupy")]
-    assert "RuntimeError: its libraries are not there" in finding.what
+    assert f"{kind}: its libraries are not there" in finding.what
     again = 'pip uninstall cupy-cuda13x, then pip install "cupy-cuda13x>=14.0"'
     assert finding.remedy == f"Install it again: {again}"
     assert told == [("import cupy", 0, 1)]
@@ -597,24 +578,30 @@ def report_of(findings=FOUND):
     return DoctorReport("3.11.7", "0.1.0", DRIVER, 0, LIBRARIES, ["warp"], switches, list(findings))
 
 
-def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found():
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [(ValueError, "earlier GPU work"), (sk.errors.StreamKitError, "Do what this error says.")],
+)
+def test_a_check_that_fails_is_a_finding_and_keeps_what_it_had_found(error, remedy):
     def check():
         yield FOUND[0]
-        raise ValueError("broken")
+        raise error("broken")
 
     found = report_module.run_check("the toys", check, "toylib")
     assert codes(found) == [("left-redirected", "torch"), ("cannot-be-asked", "toylib")]
-    assert "the toys cannot be examined: ValueError: broken" in found[1].what
-    assert "earlier GPU work" in found[1].remedy
+    assert f"the toys cannot be examined: {error.__name__}: broken" in found[1].what
+    assert remedy in found[1].remedy
 
 
-def test_an_error_of_ours_that_stops_a_check_says_itself_what_to_do():
-    def check():
-        raise sk.errors.BackendNotInstalledError("Install matching versions of the two.")
-
-    (found,) = report_module.run_check("the toys", check, "toylib")
-    assert "matching versions" in found.what
-    assert found.remedy == "Do what this error says."
+def test_the_guide_has_every_code():
+    sources = Path(sk.__file__).parent.rglob("*.py")
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    codes = {code for text in texts for code in re.findall(r'\bFinding\(\s*f?"(.+?)"', text)}
+    guide = Path(__file__).parents[3].joinpath("docs/guides/wrong-queue.md").read_text("utf-8")
+    told = re.findall(r"`([a-z-]+)`", guide.partition("| code |")[2])
+    patterns = {re.sub(r"\{.*?\}", "[a-z]+", code) for code in codes}
+    assert len(codes) > 30
+    assert [one for one in patterns if not any(re.fullmatch(one, code) for code in told)] == []
 
 
 def test_the_data_is_jsons_and_holds_the_verdict():
@@ -665,15 +652,16 @@ def test_the_command_shows_all_and_exits_1(command):
     assert lines[-1] == "1 finding"
     assert "a library talks" not in output
     assert "\x1b" not in output
+    (head,) = [line for line in lines if line.startswith("library")]
+    (row,) = [line for line in lines if line.startswith("cuda.bindings")]
+    assert head.index("loaded") == row.index("yes")  # columns stand below their headings
+    assert head.index("handle 0") == row.index("per-thread")
 
 
-def test_the_command_exits_0_where_nothing_is_wrong(command):
+def test_the_command_exits_0_where_nothing_is_wrong_with_and_without_a_driver(command):
     status, output, complaints = command(report_of([]), "--load")
     assert (status, complaints) == (0, "")
     assert output.endswith("OK: nothing wrong was found\n")
-
-
-def test_the_command_without_a_driver(command):
     report = DoctorReport("3.11.7", "0.1.0", None, 0, [], ["torch"], {}, FOUND)
     _, output, _ = command(report)
     assert output.startswith("StreamKit 0.1.0, Python 3.11.7\nNo CUDA driver\nNot installed: torch")
@@ -694,14 +682,6 @@ def test_the_report_is_shown_printed_and_a_notebooks(capsys):
     page = report._repr_html_()
     assert "1. left-redirected: &lt;b&gt; &amp; é\n" in page
     assert page.startswith("<pre ")
-
-
-def test_the_columns_of_a_table_stand_below_their_headings():
-    lines = str(report_of()).splitlines()
-    (head,) = [line for line in lines if line.startswith("library")]
-    (row,) = [line for line in lines if line.startswith("cuda.bindings")]
-    assert head.index("loaded") == row.index("yes")
-    assert head.index("handle 0") == row.index("per-thread")
 
 
 def test_a_variable_of_bytes_that_are_no_text_is_written_out():

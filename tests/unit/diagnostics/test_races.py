@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import dataclasses
 import functools
 import html
 import itertools
@@ -1126,9 +1127,10 @@ def test_many_threads_give_work_at_once(x):
     assert report.coverage.total == 160
 
 
-@pytest.mark.parametrize("wrong", [[1], "x", np.zeros(1)])
-def test_names_are_a_dictionary(wrong):
-    with pytest.raises(TypeError, match=r"races\(\{'x': x\}\)"), sk.races(wrong):
+@pytest.mark.parametrize("wrong", [[1], "x", np.zeros(1), dict(enumerate("x"))])
+def test_names_are_a_dictionary_of_str(wrong):
+    remedy = r"not 0: write str\(0\)" if isinstance(wrong, dict) else r"races\(\{'x': x\}\)"
+    with pytest.raises(TypeError, match=remedy), sk.races(wrong):
         pass
 
 
@@ -1199,16 +1201,16 @@ def test_the_page_has_the_order_that_is_missing(report, tmp_path):
 
 @pytest.mark.parametrize("name", ["\x1b]0;mine\x07\x1b[31m", "caf\udce9"])
 def test_what_a_terminal_or_a_page_cannot_show_is_written_out(stream, other, x, tmp_path, name):
-    """A path can hold any bytes, and a function's name any text."""
+    """A path can hold any bytes, and a name any text."""
 
     def fails():
         raise ValueError
 
     stranger = type("Stranger", (), {})
     fails.__qualname__ = stranger.__qualname__ = name
-    names = {"sk": sk, "stream": stream, "other": other, "x": x, "write": write}
+    names = {"sk": sk, "stream": stream, "other": other, "x": x, "write": write, "name": name}
     program = """
-with sk.races() as races, sk.audit() as audit:
+with sk.races({name: x}) as races, sk.audit() as audit:
     stream.submit(write, x)
     other.submit(write, x)
 """
@@ -1218,7 +1220,9 @@ with sk.races() as races, sk.audit() as audit:
         stream.sync()
     with pytest.raises(TypeError) as refused:
         sk.wrap(stranger())
-    texts = [*raised.value.__notes__, str(refused.value), str(names["races"])]
+    array = names["races"].races[0].array
+    texts = [*raised.value.__notes__, str(refused.value), str(names["races"]), str(array)]
+    texts.append(str(dataclasses.replace(array, dtype="")))  # of which only the memory is known
     assert [text for text in texts if ascii(name)[1:-1] not in text or name in text] == []
     for report in (names["races"], names["audit"]):
         page = report.to_html(tmp_path / "page.html").read_text(encoding="utf-8")
