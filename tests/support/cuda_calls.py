@@ -20,6 +20,7 @@ STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy"
 EVENTS = {"e": 500, "f": 600}
 _HANDLES = STREAMS | EVENTS
 _MODES = {"writes": "write", "reads": "read", "uses": "unknown"}
+_STATES = {"captures": 1, "rests": 0}  # as the driver says when the stream is met
 _VERBS = {
     "records": "cuEventRecord",
     "waits": "cuStreamWaitEvent",
@@ -57,7 +58,7 @@ def fact_of(name, values, more=None, since=None, number=None):
 class Program:
     """Calls in the order in which they are given; each is at a line of its own."""
 
-    def __init__(self, capturing=()):
+    def __init__(self):
         self.facts = []
         self.context = CONTEXT
         """The current one."""
@@ -66,8 +67,6 @@ class Program:
         self.contexts = {}
         """Of streams that are in another one, by their handles; None where that is not known."""
         self._accesses = {}
-        for name in capturing:  # at the first fact, so that each has its place in what follows
-            self.call("-", STREAMS[name], 0, CONTEXT, 0, 0, 1, number=0)
 
     def call(self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None):
         """Note a call of the driver; return its place."""
@@ -100,6 +99,9 @@ class Program:
         subject, verb = words[:2]
         if verb in _MODES:
             self.kernel(subject, _MODES[verb], thread=thread)
+            return
+        if verb in _STATES:
+            self.call("-", STREAMS[subject], 0, CONTEXT, 0, 0, _STATES[verb], number=0)
             return
         if subject == "make":
             self.call("cuEventCreate", more=_HANDLES[verb], since=len(self.facts))

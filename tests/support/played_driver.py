@@ -1,12 +1,13 @@
 """Calls of the driver that are made, with the callbacks that CUPTI would give for them.
 
-What the emulated driver remembers is really done there: memory, streams, the current context. Work
+What the emulated driver remembers is really done: memory, streams, captures, the context. Work
 and events are played alone, because nothing asks the driver for them afterwards.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 
 from cuda.bindings import driver
@@ -75,13 +76,22 @@ class PlayedDriver(Cupti):
     def sync_context(self):
         self.ask("cuCtxSynchronize")
 
-    def begin(self, stream):
-        self.ask("cuStreamBeginCapture", handle_of(stream))
-
-    def end(self, stream):
-        self.ask("cuStreamEndCapture", handle_of(stream))
-
     # -- what is made and ends, which is really done ----------------------------------------------
+
+    def begin(self, stream):
+        handle, relaxed = handle_of(stream), driver.CUstreamCaptureMode(2)
+        begin = functools.partial(driver.cuStreamBeginCapture, handle, relaxed)
+        self.ask("cuStreamBeginCapture", handle, meanwhile=lambda: check(begin()))
+
+    def end(self, stream, code=0):
+        handle = handle_of(stream)
+
+        def end():
+            ended, graph = driver.cuStreamEndCapture(handle)
+            assert ended == code
+            check(driver.cuGraphDestroy(graph)) if graph else None
+
+        self.ask("cuStreamEndCapture", handle, code=code, meanwhile=end)
 
     def allocate(self, size, stream=None):
         """Return an address; with a stream in its order."""

@@ -26,6 +26,7 @@ ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 _DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
 _ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
 _IS_CAPTURING = 5  # the place of this field of a stream that is met
+_OLDER = object()  # all captures that were begun before the block
 _EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
 _NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
 _OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
@@ -93,7 +94,9 @@ class _Steps:
         step = CudaStep(number, call.kind, call, fact, fields, queue)
         if call.kind == "stream met":
             if queue is not None and fields[_IS_CAPTURING] > 0:  # since before the block
-                self._captures.setdefault(queue, object())
+                self._captures.setdefault(queue, _OLDER)
+            elif queue is not None:  # perhaps no longer: the end was another stream's
+                self._captures.pop(queue, None)
             self.steps.append(step)
             return
         if call.kind == "graph node":

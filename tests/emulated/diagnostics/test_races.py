@@ -640,15 +640,29 @@ def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
     check(driver.cuStreamDestroy(lives.handle))
 
 
-def test_a_stream_that_captured_before_the_block_runs_nothing(cupti, array):
-    s, t = sk.new_stream("cuda", nonblocking=True), sk.new_stream("cuda")
-    handle, mode = s.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    check(driver.cuStreamBeginCapture(handle, mode))
+@pytest.mark.parametrize("joined", [True, False])
+def test_of_a_capture_that_was_begun_before_the_block_only_later_work_counts(cupti, array, joined):
+    """With its fork, also if that is not joined, so that the end fails."""
+    s, t = (sk.new_stream("cuda", nonblocking=True) for _ in "st")
+    origin, fork, event = s.handle, t.handle, check(driver.cuEventCreate(2))
+
+    def wait(waiting, awaited):
+        check(driver.cuEventRecord(event, awaited))
+        check(driver.cuStreamWaitEvent(waiting, event, 0))
+
+    check(driver.cuStreamBeginCapture(origin, driver.CUstreamCaptureMode(1)))
+    wait(fork, origin)
+    check(driver.cuMemsetD8Async(address(array), 0, 1, fork))
     with sk.races() as report:
+        cupti.fill(t, array)
+        cupti.fill(s, array)
+        if joined:
+            wait(origin, fork)
+        cupti.end(s, 0 if joined else driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
         cupti.fill(s, array)
         cupti.fill(t, array)
-    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
-    assert report.coverage.total == 1
+    check(driver.cuEventDestroy(event))
+    assert (report.coverage.total, verdicts(report)) == (2, [True])
 
 
 def test_threads_are_told_apart(cupti, array):
