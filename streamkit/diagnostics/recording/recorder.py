@@ -90,6 +90,8 @@ class Listener(NamedTuple):
     """A part of the program during which calls are noted."""
 
     begin: int
+    chunk: int | None
+    """The newest chunk of the facts before it, so that a block reads its own facts alone."""
     notice: Callable[[], object] | None
 
 
@@ -121,7 +123,8 @@ class Subscription:
         with self._lock:
             if not self._listeners:
                 self._begin(_find(), load())
-            found = Listener(self.count, notice)
+            begin, chunk = self._end()
+            found = Listener(begin, chunk, notice)
             self._listeners.append(found)
             self._tell_of_races()
             return found
@@ -140,11 +143,18 @@ class Subscription:
                 for number in _WATCHED:
                     self._cupti.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
                 self._cupti.cuptiUnsubscribe(self._handle)
-            facts = [*_facts(self._recorder, listener.begin, end)]
+            facts = [*_facts(self._recorder, listener, end)]
             if is_last:
                 self._cupti = None
                 self._recorder.recorder_note(0)
             return facts, lost
+
+    def _end(self) -> tuple[int, int | None]:
+        """Return how many facts there are, and the newest chunk, which gets no more of them."""
+        while True:
+            count, chunk = self._number("count").value, self._recorder.recorder_read()
+            if count == self._number("count").value:  # no thread has noted one meanwhile
+                return count, chunk
 
     def _number(self, name: str, kind: Any = ctypes.c_uint64) -> Any:
         return kind.in_dll(self._recorder, f"recorder_{name}")
@@ -194,10 +204,11 @@ subscription: Subscription = Subscription()
 # -- what is noted ---------------------------------------------------------------------------------
 
 
-def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
-    """Yield the facts with numbers from ``begin`` to ``end``, which count from ``begin``."""
+def _facts(recorder: Any, listener: Listener, end: int) -> Iterator[Fact]:
+    """Yield a listener's facts, as far as that of number ``end``; they count from its first."""
     place_at, kernel_at = functools.cache(frames.place_at), functools.cache(_kernel)
-    for head, fields, noted in itertools.islice(_records(recorder), begin, end):
+    begin = listener.begin
+    for head, fields, noted in itertools.islice(_records(recorder, listener.chunk), end - begin):
         _, call, has_failed, sort, thread, _, context, stream, place, since, _ = head
         beside: Any = noted or None
         if has_failed:
@@ -218,11 +229,11 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
         yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream)
 
 
-def _records(recorder: Any) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
-    """Yield the head of each fact, its parameters, and what was noted beside them."""
+def _records(recorder: Any, last: int | None) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
+    """Yield the head of each fact after a chunk, its parameters, and what was noted beside them."""
     chunks: list[tuple[int, int]] = []
     chunk = recorder.recorder_read()
-    while chunk:
+    while chunk and chunk != last:
         before, used = _CHUNK.unpack(ctypes.string_at(chunk, _CHUNK.size))
         chunks.append((chunk + _CHUNK.size, used))
         chunk = before

@@ -47,6 +47,26 @@ def test_each_listener_has_its_part_and_nothing_is_left_after_the_last(calls):
     assert (calls.enabled, made.count, Noted(made)()) == (set(), 0, [])
 
 
+def test_a_block_inside_another_reads_its_own_facts_alone(calls, monkeypatch):
+    heads, read = recorder._HEAD, []
+
+    def unpack_from(data, at):
+        read.append(at)
+        return heads.unpack_from(data, at)
+
+    spy = SimpleNamespace(size=heads.size, unpack_from=unpack_from)
+    monkeypatch.setattr(recorder, "_HEAD", spy)
+    made = Subscription()
+    outer = Noted(made)
+    for _ in range(3):
+        calls.call("cuEventRecord", 5, 16)
+        inner = Noted(made)
+        calls.call("cuEventRecord", 6, 16)
+        assert [fact.fields[0] for fact in inner()] == [6]
+    assert len(read) == 3
+    assert [fact.fields[0] for fact in outer()] == [5, 6] * 3
+
+
 def test_a_cupti_that_refuses_leaves_nothing_behind(calls):
     made, calls.code = Subscription(), 15
     with pytest.raises(NoCallbacksError, match="CUPTI answers 15"):
