@@ -20,12 +20,9 @@ STREAMS = {"a": 16, "b": 32, "c": 48, "nonblocking": 64, "unknown": 80, "legacy"
 EVENTS = {"e": 500, "f": 600}
 _HANDLES = STREAMS | EVENTS
 _MODES = {"writes": "write", "reads": "read", "uses": "unknown"}
-_STATES = {"captures": 1, "rests": 0}  # as the driver says when the stream is met
 _VERBS = {
     "records": "cuEventRecord",
     "waits": "cuStreamWaitEvent",
-    "begins": "cuStreamBeginCapture",
-    "ends": "cuStreamEndCapture",
     "launches": "cuGraphLaunch",
 }
 _ENDS = {
@@ -92,16 +89,15 @@ class Program:
         """Note what a text says: a call for each line, as in ``b waits e by 2``."""
         for line in filter(None, map(str.split, text.replace(";", "\n").split("\n"))):
             words, _, thread = " ".join(line).partition(" by ")
-            self._run(words.split(), int(thread or 1))
+            plain = words.removesuffix(" captured")
+            self._run(plain.split(), int(thread or 1))
+            self.facts[-1] = self.facts[-1]._replace(is_captured=plain != words)
         return self
 
     def _run(self, words, thread):
         subject, verb = words[:2]
         if verb in _MODES:
             self.kernel(subject, _MODES[verb], thread=thread)
-            return
-        if verb in _STATES:
-            self.call("-", STREAMS[subject], 0, CONTEXT, 0, 0, _STATES[verb], number=0)
             return
         if subject == "make":
             self.call("cuEventCreate", more=_HANDLES[verb], since=len(self.facts))

@@ -7,7 +7,6 @@ and events are played alone, because nothing asks the driver for them afterwards
 from __future__ import annotations
 
 import ctypes
-import functools
 import struct
 
 from cuda.bindings import driver
@@ -78,20 +77,17 @@ class PlayedDriver(Cupti):
 
     # -- what is made and ends, which is really done ----------------------------------------------
 
+    def really(self, name, *fields):
+        fields = [getattr(one, "handle", one) for one in fields]
+        self.ask(name, *fields, meanwhile=lambda: check(getattr(driver, name)(*fields)))
+
     def begin(self, stream):
-        handle, relaxed = handle_of(stream), driver.CUstreamCaptureMode(2)
-        begin = functools.partial(driver.cuStreamBeginCapture, handle, relaxed)
-        self.ask("cuStreamBeginCapture", handle, meanwhile=lambda: check(begin()))
+        self.really("cuStreamBeginCapture", stream, driver.CUstreamCaptureMode(2))
 
     def end(self, stream, code=0):
-        handle = handle_of(stream)
-
-        def end():
-            ended, graph = driver.cuStreamEndCapture(handle)
-            assert ended == code
-            check(driver.cuGraphDestroy(graph)) if graph else None
-
-        self.ask("cuStreamEndCapture", handle, code=code, meanwhile=end)
+        ended, graph = driver.cuStreamEndCapture(handle_of(stream))
+        assert ended == code
+        check(driver.cuGraphDestroy(graph)) if not code else None
 
     def allocate(self, size, stream=None):
         """Return an address; with a stream in its order."""

@@ -44,8 +44,8 @@ _UPLOAD, _UPLOADED = 8, 9
 _LAUNCHES, _UPLOADS = (_LAUNCH, _LAUNCH_WITH), (_UPLOAD, _UPLOADED)
 _OF_CONFIGURATION, _NULL_STREAM, _NO_STREAM = 32, 254, 255
 _PER_THREAD = 1
-_FLAGS = {"code unloaded": 2, "end of capture": 4, "stream destroyed": 8, "not followed": 8,
-          "stream made": 16}  # fmt: skip
+_FLAGS = {"code unloaded": 2, "wait": 4, "begin of capture": 4, "allocation": 4,
+          "stream destroyed": 8, "not followed": 8, "stream made": 16}  # fmt: skip
 _MORE = {
     "launch": _LAUNCH, "launch with more": _LAUNCH_WITH, "free": _FREED, "free and wait": _FREED,
     "memory gone": _FREED, "allocation": _MEMORY_MADE, "memory made": _MEMORY_MADE,
@@ -71,6 +71,7 @@ _KERNEL = struct.Struct("<16xQi8x")  # its symbol, the number of its parameters
 _MEMORY = struct.Struct("<QQi4xQ")
 _CONTENT = struct.Struct("<QQQ")
 _HOST_MEMORY = 1
+_FAILED, _CAPTURED = 1, 2
 
 # The functions of the driver that it calls, in its order.
 _FUNCTIONS = ("cuStreamGetCtx", "cuStreamIsCapturing", "cuStreamGetFlags", "cuStreamGetId",
@@ -209,9 +210,9 @@ def _facts(recorder: Any, listener: Listener, end: int) -> Iterator[Fact]:
     place_at, kernel_at = functools.cache(frames.place_at), functools.cache(_kernel)
     begin = listener.begin
     for head, fields, noted in itertools.islice(_records(recorder, listener.chunk), end - begin):
-        _, call, has_failed, sort, thread, _, context, stream, place, since, _ = head
+        _, call, fate, sort, thread, _, context, stream, place, since, _ = head
         beside: Any = noted or None
-        if has_failed:
+        if fate == _FAILED:
             beside = FAILED
         elif sort in _LAUNCHES:
             kernel, is_known = _OF_LAUNCH.unpack_from(noted)
@@ -226,7 +227,8 @@ def _facts(recorder: Any, listener: Listener, end: int) -> Iterator[Fact]:
         elif sort in _UPLOADS:
             beside = tuple(_CONTENT.iter_unpack(noted))
         ended = None if since < 0 else since - begin
-        yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream)
+        captured = fate == _CAPTURED
+        yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream, captured)
 
 
 def _records(recorder: Any, last: int | None) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:

@@ -640,28 +640,25 @@ def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
     check(driver.cuStreamDestroy(lives.handle))
 
 
-@pytest.mark.parametrize("joined", [True, False])
-def test_of_a_capture_that_was_begun_before_the_block_only_later_work_counts(cupti, array, joined):
-    """With its fork, also if that is not joined, so that the end fails."""
-    s, t = (sk.new_stream("cuda", nonblocking=True) for _ in "st")
-    origin, fork, event = s.handle, t.handle, check(driver.cuEventCreate(2))
-
-    def wait(waiting, awaited):
-        check(driver.cuEventRecord(event, awaited))
-        check(driver.cuStreamWaitEvent(waiting, event, 0))
-
-    check(driver.cuStreamBeginCapture(origin, driver.CUstreamCaptureMode(1)))
-    wait(fork, origin)
-    check(driver.cuMemsetD8Async(address(array), 0, 1, fork))
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_of_a_capture_from_before_the_block_only_later_work_counts(cupti, array, is_joined):
+    """A fork that is not joined lets the end fail."""
+    s, before, inside = (sk.new_stream("cuda", nonblocking=True) for _ in range(3))
+    code, event = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED, sk.new_event()
+    cupti.begin(s)
+    cupti.really("cuEventRecord", event, s)
+    cupti.really("cuStreamWaitEvent", before, event, 0)
     with sk.races() as report:
-        cupti.fill(t, array)
-        cupti.fill(s, array)
-        if joined:
-            wait(origin, fork)
-        cupti.end(s, 0 if joined else driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
-        cupti.fill(s, array)
-        cupti.fill(t, array)
-    check(driver.cuEventDestroy(event))
+        cupti.really("cuStreamWaitEvent", inside, event, 0)
+        for fork in (before, inside):
+            check(driver.cuMemsetD8Async(address(array), 0, 1, fork.handle))
+            cupti.fill(fork, array)
+            if is_joined:
+                cupti.really("cuEventRecord", event, fork)
+                cupti.really("cuStreamWaitEvent", s, event, 0)
+        cupti.end(s, 0 if is_joined else code)
+        cupti.fill(before, array)
+        cupti.fill(inside, array)
     assert (report.coverage.total, verdicts(report)) == (2, [True])
 
 
