@@ -67,9 +67,10 @@ def whole(stream: CudaStream[Any]) -> Captured:
         )
     if not found.is_valid:
         raise errors.CaptureError(
-            f"something illegal broke the capture on {describe(stream)}: a wait for the GPU, a "
-            "copy to the host, memory allocated or freed by CUDA itself, or a question about a "
-            f"stream that captures.{of_blocking(queue)} {FIRST_USE}"
+            f"something illegal broke the capture on {describe(stream)}: a wait for the GPU, or "
+            "for a stream outside the capture, a copy to the host, memory allocated or freed by "
+            f"CUDA itself, or a question about a stream that captures.{of_blocking(queue)} "
+            f"{FIRST_USE}"
         )
     return found
 

@@ -23,8 +23,6 @@ _MODES = {"writes": "write", "reads": "read", "uses": "unknown"}
 _VERBS = {
     "records": "cuEventRecord",
     "waits": "cuStreamWaitEvent",
-    "begins": "cuStreamBeginCapture",
-    "ends": "cuStreamEndCapture",
     "launches": "cuGraphLaunch",
 }
 _ENDS = {
@@ -57,7 +55,7 @@ def fact_of(name, values, more=None, since=None, number=None):
 class Program:
     """Calls in the order in which they are given; each is at a line of its own."""
 
-    def __init__(self, capturing=()):
+    def __init__(self):
         self.facts = []
         self.context = CONTEXT
         """The current one."""
@@ -66,8 +64,6 @@ class Program:
         self.contexts = {}
         """Of streams that are in another one, by their handles; None where that is not known."""
         self._accesses = {}
-        for name in capturing:  # at the first fact, so that each has its place in what follows
-            self.call("-", STREAMS[name], 0, CONTEXT, 0, 0, 1, number=0)
 
     def call(self, name, *values, thread=1, more=None, since=None, per_thread=False, number=None):
         """Note a call of the driver; return its place."""
@@ -93,7 +89,9 @@ class Program:
         """Note what a text says: a call for each line, as in ``b waits e by 2``."""
         for line in filter(None, map(str.split, text.replace(";", "\n").split("\n"))):
             words, _, thread = " ".join(line).partition(" by ")
-            self._run(words.split(), int(thread or 1))
+            plain = words.removesuffix(" captured")
+            self._run(plain.split(), int(thread or 1))
+            self.facts[-1] = self.facts[-1]._replace(is_captured=plain != words)
         return self
 
     def _run(self, words, thread):

@@ -1,6 +1,6 @@
 """Calls of the driver that are made, with the callbacks that CUPTI would give for them.
 
-What the emulated driver remembers is really done there: memory, streams, the current context. Work
+What the emulated driver remembers is really done: memory, streams, captures, the context. Work
 and events are played alone, because nothing asks the driver for them afterwards.
 """
 
@@ -75,13 +75,19 @@ class PlayedDriver(Cupti):
     def sync_context(self):
         self.ask("cuCtxSynchronize")
 
-    def begin(self, stream):
-        self.ask("cuStreamBeginCapture", handle_of(stream))
-
-    def end(self, stream):
-        self.ask("cuStreamEndCapture", handle_of(stream))
-
     # -- what is made and ends, which is really done ----------------------------------------------
+
+    def really(self, name, *fields):
+        fields = [getattr(one, "handle", one) for one in fields]
+        self.ask(name, *fields, meanwhile=lambda: check(getattr(driver, name)(*fields)))
+
+    def begin(self, stream):
+        self.really("cuStreamBeginCapture", stream, driver.CUstreamCaptureMode(2))
+
+    def end(self, stream, code=0):
+        ended, graph = driver.cuStreamEndCapture(handle_of(stream))
+        assert ended == code
+        check(driver.cuGraphDestroy(graph)) if not code else None
 
     def allocate(self, size, stream=None):
         """Return an address; with a stream in its order."""

@@ -12,7 +12,7 @@ CallKind = Literal[
     "launch", "launch with more", "copy", "copy and wait", "copy of rows", "fill", "fill of 2",
     "fill of 4", "graph launch", "host function", "other work", "wait for a value", "free",
     "record", "wait", "event done", "stream done", "device done", "free and wait",
-    "begin of capture", "end of capture", "stream made", "stream destroyed",
+    "begin of capture", "stream made", "stream destroyed",
     "event made", "event destroyed", "foreign event", "shared event", "event in a graph",
     "graph node",
     "allocation", "memory made", "memory mapped", "memory gone", "memory unmapped",
@@ -38,10 +38,9 @@ class DriverCall(NamedTuple):
 # their names and CUPTI's numbers, every second one where stream 0, if the call takes it, is the
 # per-thread one. CUDA keeps numbers and fields for ever: a call that changes gets a new number. The
 # first row is no call: the recorder notes what the driver says of a stream, its id, context,
-# device, flags, and whether it captures, in the call that uses it first; what is not known is 0, or
-# -1.
+# device and flags, in the call that uses it first; what is not known is 0, or -1.
 _TABLE = """
-stream met        | @QQiii4x   | - 0
+stream met        | @QQii8x    | - 0
 launch            | Q32x@QQ    | cuLaunchKernel 307 442
 launch            | Q32x@Q     | cuLaunchCooperativeKernel 477 478
 launch with more  | QQQQ       | cuLaunchKernelEx 652 653
@@ -93,7 +92,6 @@ device done       |            | cuCtxSynchronize 17
 device done       | Q          | cuCtxSynchronize 800
 begin of capture  | @          | cuStreamBeginCapture 495 496 539 540
 begin of capture  | @          | cuStreamBeginCaptureToGraph 720 721
-end of capture    | @          | cuStreamEndCapture 497 498
 stream made       | QI         | cuStreamCreate 124, cuStreamCreateWithPriority 367
 stream made       | Q8xI       | cuGreenCtxStreamCreate 758
 stream destroyed  | @          | cuStreamDestroy 127 326
@@ -167,6 +165,8 @@ class Fact(NamedTuple):
     """For a call that has ended, how many facts there were when it began; else None."""
     stream: int = 0
     """The handle of the stream, 1 or 2 for a default stream; 0 for a call without a stream."""
+    is_captured: bool = False
+    """Whether the stream captured when the call was made, or by it."""
 
 
 FAILED = object()

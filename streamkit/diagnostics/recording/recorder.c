@@ -3,7 +3,7 @@
  * It runs inside calls of the driver, in any thread. So it runs no Python, never takes the GIL,
  * changes no reference count and sees no exception: one that passes through a destructor stays. It
  * copies what a call was given into chunks, which Python reads when a block has ended. It asks the
- * driver about a stream only inside the calls that use it, until it has answered.
+ * driver about a stream only inside the calls that use it: first, and as long as it may capture.
  *
  * One lock guards what is noted. The driver is asked without it: a caller can hold a lock of
  * CUDA's, for which a thread that asks would wait.
@@ -44,7 +44,7 @@ EXPORT struct plan {
     uint8_t at;     /* TARGET, UPLOAD: which byte of the parameters points to it */
     uint8_t length; /* TARGET: its bytes */
     uint8_t stream; /* which byte of these, or of the configuration; NO_STREAM, NULL_STREAM */
-    uint8_t flags;
+    uint8_t flags;  /* PER_THREAD: its null stream is the thread's */
 } recorder_plans[CALLS];
 enum { AT_BEGINNING = 1, AT_END = 2, NULL_STREAM = 254, NO_STREAM = 255 };
 enum {
@@ -59,8 +59,7 @@ enum {
     UPLOAD,        /* what the pinned memory has from which it will copy */
     UPLOADED       /* what such memory of the latest uploads has by now */
 };
-enum { PER_THREAD = 1 /* its null stream is the thread's */, UNLOADS = 2, ENDS_CAPTURE = 4 };
-enum { ENDS_STREAMS = 8, MAKES_STREAM = 16 };
+enum { PER_THREAD = 1, UNLOADS = 2, MAY_CAPTURE = 4, ENDS_STREAMS = 8, MAKES_STREAM = 16 };
 
 /* Functions of the driver. */
 EXPORT struct {
@@ -101,17 +100,17 @@ EXPORT const uint32_t recorder_source = SOURCE; /* what this was built from */
 
 /* A record: this head, the parameters, and what is noted beside them. */
 struct fact {
-    uint32_t size;      /* bytes of the whole record */
-    uint16_t call;      /* 0: a stream that was met, with a struct stream for parameters */
-    uint8_t has_failed;
-    uint8_t more;       /* as in the plan */
-    uint32_t thread;
-    uint32_t fields; /* bytes of the parameters */
+    uint32_t size;            /* bytes of the whole record */
+    uint16_t call;            /* 0: a stream that was met, with a struct stream for parameters */
+    uint8_t fate;             /* FAILED, CAPTURED: it does not run */
+    uint8_t more;             /* as in the plan */
+    uint32_t thread, fields;  /* bytes of the parameters */
     uint64_t context, stream; /* the stream's handle; 0 for a call without one */
     struct place *place;
     int64_t since;   /* of a call that has ended: the facts before it began; else -1 */
     uint64_t beside; /* bytes beside the parameters */
 };
+enum { FAILED = 1, CAPTURED = 2 };
 struct chunk {
     struct chunk *next; /* the one before it */
     size_t used, size;
@@ -158,7 +157,7 @@ static struct {
         struct met *next;
         uint64_t handle, context;
         uint32_t thread;
-        int is_known; /* else it captured, and is asked again */
+        int is_known; /* else it captures or did, and is asked again */
     } *streams[BUCKETS];
     struct kernel *kernels[BUCKETS];
     struct place *places[BUCKETS];
@@ -217,8 +216,7 @@ static void let_go(struct chunk **chunks) {
     }
 }
 
-/* -- the line of the user's: a thread's own frames, which stay as they are while it is in C -----
- */
+/* -- the line of the user's: a thread's own frames, which stay as they are while it is in C -- */
 
 static struct text text_of(const void *object) {
     if (TYPE(object) == python.bytes_type)
@@ -382,13 +380,13 @@ static uint64_t stream_of(const struct plan *plan, const char *fields) {
     return handle ? handle : plan->flags & PER_THREAD ? OF_THREAD : LEGACY;
 }
 
-/* Note what a stream is that was not met before, or is new. */
-static void look_at(uint64_t handle, uint64_t context, int is_new) {
+/* Note what a stream is that was not met before, or is new; return whether it captures. */
+static int look_at(uint64_t handle, uint64_t context, int is_new) {
     pthread_mutex_lock(&lock);
     struct met *known = met(handle, context); /* if it is new, one that ended with its context */
     int is_known = known && known->is_known && !is_new;
     pthread_mutex_unlock(&lock);
-    if (is_known) return;
+    if (is_known) return 0;
     struct stream found = stream_with(handle, context);
     struct fact fact = {.fields = sizeof found, .context = context, .stream = handle, .since = -1};
     pthread_mutex_lock(&lock);
@@ -399,6 +397,7 @@ static void look_at(uint64_t handle, uint64_t context, int is_new) {
     if (!known && (known = copy(&all, sizeof all))) *slot = known;
     if (known) known->is_known = !found.is_capturing;
     pthread_mutex_unlock(&lock);
+    return found.is_capturing > 0;
 }
 
 /* The buffer in which a launch can have its parameters; NULL if it does not hold them all. */
@@ -521,7 +520,7 @@ static void add(const struct plan *plan, struct fact fact, const struct data *da
 
 static void begins(const struct plan *plan, struct fact fact, const struct data *data) {
     struct memory memory = {0, 0, 0, 0};
-    if (fact.stream) look_at(fact.stream, data->context, 0);
+    if (fact.stream && look_at(fact.stream, data->context, 0)) fact.fate = CAPTURED;
     if (plan->more == FREED || plan->more == UPLOAD)
         memory = memory_at(AT(data->fields, plan->at, uint64_t));
     begun = (struct begun){session, recorder_count, memory, fact.call, NULL};
@@ -530,19 +529,20 @@ static void begins(const struct plan *plan, struct fact fact, const struct data 
 }
 
 static void ends(const struct plan *plan, struct fact fact, const struct data *data) {
-    int is_own = begun.session == session && begun.call == fact.call;
-    if (!*data->result && plan->when & AT_END) {
+    int is_own = begun.session == session && begun.call == fact.call, is_capturing = 0;
+    if (!*data->result && plan->flags & MAY_CAPTURE)
+        driver.stream_is_capturing(fact.stream, &is_capturing);
+    if (*data->result || is_capturing) {
+        pthread_mutex_lock(&lock);
+        struct met *known = is_capturing ? met(fact.stream, data->context) : NULL;
+        if (known) known->is_known = 0;
+        if (is_own && begun.session == session && begun.fact)
+            begun.fact->fate = is_capturing ? CAPTURED : FAILED;
+        pthread_mutex_unlock(&lock);
+    } else if (plan->when & AT_END) {
         fact.since = (int64_t)(is_own ? begun.since : recorder_count);
         if (plan->flags & MAKES_STREAM) look_at(*AT(data->fields, 0, uint64_t *), data->context, 1);
         add(plan, fact, data, is_own ? begun.memory : (struct memory){0});
-    } else if (*data->result && plan->when & AT_BEGINNING) {
-        int is_capturing = 1; /* a capture can end without a graph */
-        int is_end = plan->flags & ENDS_CAPTURE;
-        if (is_end && driver.stream_is_capturing(fact.stream, &is_capturing)) is_capturing = 1;
-        pthread_mutex_lock(&lock);
-        if (is_capturing && is_own && begun.session == session && begun.fact)
-            begun.fact->has_failed = 1;
-        pthread_mutex_unlock(&lock);
     }
 }
 

@@ -44,8 +44,8 @@ _UPLOAD, _UPLOADED = 8, 9
 _LAUNCHES, _UPLOADS = (_LAUNCH, _LAUNCH_WITH), (_UPLOAD, _UPLOADED)
 _OF_CONFIGURATION, _NULL_STREAM, _NO_STREAM = 32, 254, 255
 _PER_THREAD = 1
-_FLAGS = {"code unloaded": 2, "end of capture": 4, "stream destroyed": 8, "not followed": 8,
-          "stream made": 16}  # fmt: skip
+_FLAGS = {"code unloaded": 2, "wait": 4, "begin of capture": 4, "allocation": 4,
+          "stream destroyed": 8, "not followed": 8, "stream made": 16}  # fmt: skip
 _MORE = {
     "launch": _LAUNCH, "launch with more": _LAUNCH_WITH, "free": _FREED, "free and wait": _FREED,
     "memory gone": _FREED, "allocation": _MEMORY_MADE, "memory made": _MEMORY_MADE,
@@ -71,6 +71,7 @@ _KERNEL = struct.Struct("<16xQi8x")  # its symbol, the number of its parameters
 _MEMORY = struct.Struct("<QQi4xQ")
 _CONTENT = struct.Struct("<QQQ")
 _HOST_MEMORY = 1
+_FAILED, _CAPTURED = 1, 2
 
 # The functions of the driver that it calls, in its order.
 _FUNCTIONS = ("cuStreamGetCtx", "cuStreamIsCapturing", "cuStreamGetFlags", "cuStreamGetId",
@@ -90,6 +91,8 @@ class Listener(NamedTuple):
     """A part of the program during which calls are noted."""
 
     begin: int
+    chunk: int | None
+    """The newest chunk of the facts before it, so that a block reads its own facts alone."""
     notice: Callable[[], object] | None
 
 
@@ -121,7 +124,8 @@ class Subscription:
         with self._lock:
             if not self._listeners:
                 self._begin(_find(), load())
-            found = Listener(self.count, notice)
+            begin, chunk = self._end()
+            found = Listener(begin, chunk, notice)
             self._listeners.append(found)
             self._tell_of_races()
             return found
@@ -140,11 +144,18 @@ class Subscription:
                 for number in _WATCHED:
                     self._cupti.cuptiEnableCallback(0, self._handle, _DRIVER_API, number)
                 self._cupti.cuptiUnsubscribe(self._handle)
-            facts = [*_facts(self._recorder, listener.begin, end)]
+            facts = [*_facts(self._recorder, listener, end)]
             if is_last:
                 self._cupti = None
                 self._recorder.recorder_note(0)
             return facts, lost
+
+    def _end(self) -> tuple[int, int | None]:
+        """Return how many facts there are, and the newest chunk, which gets no more of them."""
+        while True:
+            count, chunk = self._number("count").value, self._recorder.recorder_read()
+            if count == self._number("count").value:  # no thread has noted one meanwhile
+                return count, chunk
 
     def _number(self, name: str, kind: Any = ctypes.c_uint64) -> Any:
         return kind.in_dll(self._recorder, f"recorder_{name}")
@@ -194,13 +205,14 @@ subscription: Subscription = Subscription()
 # -- what is noted ---------------------------------------------------------------------------------
 
 
-def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
-    """Yield the facts with numbers from ``begin`` to ``end``, which count from ``begin``."""
+def _facts(recorder: Any, listener: Listener, end: int) -> Iterator[Fact]:
+    """Yield a listener's facts, as far as that of number ``end``; they count from its first."""
     place_at, kernel_at = functools.cache(frames.place_at), functools.cache(_kernel)
-    for head, fields, noted in itertools.islice(_records(recorder), begin, end):
-        _, call, has_failed, sort, thread, _, context, stream, place, since, _ = head
+    begin = listener.begin
+    for head, fields, noted in itertools.islice(_records(recorder, listener.chunk), end - begin):
+        _, call, fate, sort, thread, _, context, stream, place, since, _ = head
         beside: Any = noted or None
-        if has_failed:
+        if fate == _FAILED:
             beside = FAILED
         elif sort in _LAUNCHES:
             kernel, is_known = _OF_LAUNCH.unpack_from(noted)
@@ -215,14 +227,15 @@ def _facts(recorder: Any, begin: int, end: int) -> Iterator[Fact]:
         elif sort in _UPLOADS:
             beside = tuple(_CONTENT.iter_unpack(noted))
         ended = None if since < 0 else since - begin
-        yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream)
+        captured = fate == _CAPTURED
+        yield Fact(call, thread, context, fields, place_at(place), beside, ended, stream, captured)
 
 
-def _records(recorder: Any) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
-    """Yield the head of each fact, its parameters, and what was noted beside them."""
+def _records(recorder: Any, last: int | None) -> Iterator[tuple[tuple[int, ...], bytes, bytes]]:
+    """Yield the head of each fact after a chunk, its parameters, and what was noted beside them."""
     chunks: list[tuple[int, int]] = []
     chunk = recorder.recorder_read()
-    while chunk:
+    while chunk and chunk != last:
         before, used = _CHUNK.unpack(ctypes.string_at(chunk, _CHUNK.size))
         chunks.append((chunk + _CHUNK.size, used))
         chunk = before

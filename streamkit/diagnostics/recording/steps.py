@@ -25,7 +25,6 @@ ELEMENTS = {"fill": 1, "fill of 2": 2, "fill of 4": 4}
 """The bytes of an element, by the kinds of fills."""
 _DONE = {"event done", "stream done", "device done", "copy and wait", "free and wait"}
 _ENDS_MEMORY = {"free and wait", "memory gone", "memory unmapped"}
-_IS_CAPTURING = 5  # the place of this field of a stream that is met
 _EXTERNAL = 1  # the flag of a record or wait that becomes a node of a graph
 _NODE = struct.Struct("<i12xQ")  # the sort of a graph's node, and its event if it has one
 _OF_EVENTS = {6, 7}  # the sorts of nodes that wait for an event, and that record one
@@ -78,8 +77,6 @@ class _Steps:
     def __init__(self) -> None:
         self.steps: list[CudaStep] = []
         self._ended: dict[int, int] = {}  # the number of streams, by handles
-        self._captures: dict[CudaQueue, object] = {}
-        self._captured: dict[int, object] = {}  # events, by the captures that recorded them
 
     def read(self, number: int, fact: Fact) -> None:
         call = CALLS.get(fact.call)
@@ -91,19 +88,13 @@ class _Steps:
         fields = tuple[int, ...](call.fields.unpack(fact.fields) if fact.fields else ())
         queue = self._queue(fact, fact.stream) if fact.stream else None
         step = CudaStep(number, call.kind, call, fact, fields, queue)
-        if call.kind == "stream met":
-            if queue is not None and fields[_IS_CAPTURING] > 0:  # since before the block
-                self._captures.setdefault(queue, object())
-            self.steps.append(step)
-            return
         if call.kind == "graph node":
             sort, event = _NODE.unpack(fact.more)
             if sort in _OF_EVENTS:
                 self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
-            return
-        if not self._is_captured(call.kind, queue, fields):
+        elif not fact.is_captured or call.kind == "stream destroyed":
             self._add(step)
-        elif _is_external(call.kind, fields):
+        elif call.kind in ("record", "wait") and any(one & _EXTERNAL for one in fields[2:]):
             event = fields[0 if call.kind == "record" else 1]
             self.steps.append(step._replace(kind="event in a graph", fields=(event,)))
 
@@ -131,36 +122,3 @@ class _Steps:
 
     def _queue(self, fact: Fact, handle: int) -> CudaQueue:
         return queue_with(handle, fact.context, fact.thread, self._ended.get(handle, 0))
-
-    def _is_captured(
-        self, kind: CallKind, queue: CudaQueue | None, fields: tuple[int, ...]
-    ) -> bool:
-        """Whether a call is part of a capture. A wait for an event of a capture joins that."""
-        if queue is None:
-            return False
-        if kind == "begin of capture":
-            self._captures[queue] = object()
-        if kind == "stream destroyed":
-            self._captures.pop(queue, None)
-        capture = self._captures.get(queue)
-        if _is_external(kind, fields):
-            return capture is not None
-        if kind == "wait":
-            capture = self._captured.get(fields[1], capture)
-            if capture is not None:
-                self._captures[queue] = capture
-        elif kind == "record":
-            self._captured.pop(fields[0], None)
-            if capture is not None:
-                self._captured[fields[0]] = capture
-        elif kind == "end of capture" and capture is not None:
-            others = {one: whose for one, whose in self._captures.items() if whose is not capture}
-            self._captures = others
-            events = {one: whose for one, whose in self._captured.items() if whose is not capture}
-            self._captured = events
-        return capture is not None
-
-
-def _is_external(kind: CallKind, fields: tuple[int, ...]) -> bool:
-    """Whether a record or a wait in a capture is for an event outside of it."""
-    return kind in ("record", "wait") and any(flags & _EXTERNAL for flags in fields[2:])

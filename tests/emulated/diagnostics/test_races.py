@@ -640,15 +640,26 @@ def test_streams_that_ended_and_those_of_nobody_have_names(cupti, array):
     check(driver.cuStreamDestroy(lives.handle))
 
 
-def test_a_stream_that_captured_before_the_block_runs_nothing(cupti, array):
-    s, t = sk.new_stream("cuda", nonblocking=True), sk.new_stream("cuda")
-    handle, mode = s.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    check(driver.cuStreamBeginCapture(handle, mode))
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_of_a_capture_from_before_the_block_only_later_work_counts(cupti, array, is_joined):
+    """A fork that is not joined lets the end fail."""
+    s, before, inside = (sk.new_stream("cuda", nonblocking=True) for _ in range(3))
+    code, event = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNJOINED, sk.new_event()
+    cupti.begin(s)
+    cupti.really("cuEventRecord", event, s)
+    cupti.really("cuStreamWaitEvent", before, event, 0)
     with sk.races() as report:
-        cupti.fill(s, array)
-        cupti.fill(t, array)
-    check(driver.cuGraphDestroy(check(driver.cuStreamEndCapture(handle))))
-    assert report.coverage.total == 1
+        cupti.really("cuStreamWaitEvent", inside, event, 0)
+        for fork in (before, inside):
+            check(driver.cuMemsetD8Async(address(array), 0, 1, fork.handle))
+            cupti.fill(fork, array)
+            if is_joined:
+                cupti.really("cuEventRecord", event, fork)
+                cupti.really("cuStreamWaitEvent", s, event, 0)
+        cupti.end(s, 0 if is_joined else code)
+        cupti.fill(before, array)
+        cupti.fill(inside, array)
+    assert (report.coverage.total, verdicts(report)) == (2, [True])
 
 
 def test_threads_are_told_apart(cupti, array):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import emulator
 import streamkit as sk
 from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
     places,
@@ -53,6 +54,7 @@ def run(monkeypatch):
         return names["report"]
 
     yield run
+    emulator.end_captures()  # a program may leave one
     for thread in threads:
         thread.shutdown()
 

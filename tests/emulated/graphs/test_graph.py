@@ -503,10 +503,11 @@ def test_an_event_that_somebody_else_recorded_is_not_asked_inside(warp, cells):
 def test_a_broken_capture_says_so(cells, nonblocking):
     cell = cells(1)
     with stream_for(nonblocking) as stream:
-        with pytest.raises(sk.errors.CaptureError, match="something illegal broke") as refused:
+        with pytest.raises(sk.errors.CaptureError, match="or for a stream outside") as refused:
             with sk.capture(stream):
                 fill(cell, 2, stream.handle)
-                driver.cuStreamQuery(stream.handle)
+                with pytest.raises(sk.errors.DriverError, match="905"):
+                    stream.wait(sk.new_stream())
         assert ("legacy" in str(refused.value)) is not nonblocking
         assert not capturing(stream.handle)
         with sk.capture(stream) as g:

@@ -99,15 +99,21 @@ print([float(one.sum()) == size * size for one in results])
 
 AFTER_A_FAILED_END_OF_CAPTURE = """
 import cupy
-x = cupy.zeros(1 << 10)
-with block() as report, cupy.cuda.Stream(non_blocking=True) as stream:
-    stream.begin_capture()
-    for call in (stream.synchronize, stream.end_capture):
-        with contextlib.suppress(Exception):
-            call()
-    for _ in range(5):
+x, event = cupy.zeros(1 << 10), cupy.cuda.Event(disable_timing=True)
+one, other = (cupy.cuda.Stream(non_blocking=True) for _ in "12")
+with other:
+    x.fill(1)  # once before
+    one.begin_capture()
+    event.record(one)
+    with block() as report:
+        other.wait_event(event)  # which takes it into the capture
         x.fill(1)
-    stream.synchronize()
+        for call in (one.synchronize, one.end_capture):
+            with contextlib.suppress(Exception):
+                call()
+        for _ in range(5):
+            x.fill(1)
+        other.synchronize()
 print(len(getattr(report, "work", range(5))))  # a report of races has none
 """
 
