@@ -232,14 +232,14 @@ def _with_owner(
     queue: QueueRecord, owner: object, adapter: Adapter | None, native: object
 ) -> QueueRecord:
     with lock:
-        if adapter is not None and queue.view(adapter.name) is native:
+        if adapter is not None and _noted(queue, adapter.name) is native:
             return queue
         if not (owner is None or queue.is_default or queue.owner is owner):
             if queue.owner is None and not (queue.is_owned or queue.permanent):
                 queue.owner = owner
             else:
                 queue = younger_record(queue, owner)
-        if adapter is not None and queue.view(adapter.name) is None:
+        if adapter is not None and _noted(queue, adapter.name) is None:
             traits: Traits = getattr(adapter, "traits", USUAL)
             remember(queue, adapter, traits, native, made=False)
     return queue
@@ -251,15 +251,16 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     Either owner may be the one that destroys the handle, so what is made through the second holds
     both. The first record does not hold the second owner: it may live for ever, and hold them all.
     """
-    second = QueueRecord(queue.handle, queue.device, owner)
-    second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
-    second.id, second.nonblocking = queue.id, queue.nonblocking
-    second.capture, second.older_record = queue.capture, queue
-    second.core, second.wait_events = queue.core, queue.wait_events
-    return second
+    return QueueRecord(queue.handle, queue.device, owner, queue)
 
 
 # -- the libraries' objects on a queue ------------------------------------------------------------
+
+
+def _noted(queue: QueueRecord, library: str) -> Any:
+    """Return a library's object on this queue if one is alive, else None."""
+    found = queue.views.get(library)
+    return None if found is None else found()
 
 
 def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) -> tuple[Any, bool]:
@@ -274,7 +275,7 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
     if native is not None and registry.stream_types.get(type(native)) is served:
         return native, may_keep
     with lock:
-        found = queue.view(served.name) if queue.views else None
+        found = _noted(queue, served.name) if queue.views else None
         if found is not None:
             return found, may_keep
         if not queue.primary and not traits.any_context:
@@ -299,7 +300,7 @@ def remember(
     The record keeps an object that was made here for a permanent queue. It keeps streams that are
     values too, for these destroy nothing: torch's (2.11) do not tell weak references when they die.
     """
-    if not traits.has_streams or not isinstance(native, traits.stream_class or object):
+    if not (made or (traits.has_streams and isinstance(native, traits.stream_class or object))):
         return
     if traits.streams_are_values and hasattr(native, "_streamkit_queue"):
         return  # else the two would hold each other
@@ -308,7 +309,7 @@ def remember(
         view = (lambda: native) if is_kept else weakref.ref(native)
     except TypeError:  # handles of cuda.bindings take no such references, and are cheap to make
         return
-    queue.note_view(adapter.name, view)
+    queue.views = {**queue.views, adapter.name: view}
 
 
 def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:

@@ -69,7 +69,7 @@ def borrow(queue: Queue) -> Any:
     """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as CuPy's own do."""
     if queue.handle == PER_THREAD:
         return cupy.cuda.Stream.ptds
-    if queue.is_default and not _PER_THREAD:
+    if queue.handle <= PER_THREAD and not _PER_THREAD:
         return cupy.cuda.Stream.null
     release()
     stream = cupy.cuda.Stream.from_external(Source(queue))

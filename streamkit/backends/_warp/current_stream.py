@@ -259,7 +259,7 @@ def _place(device: Any) -> tuple[Any, Any]:
     if _native() is None:
         public = _Public(device)
         return public, public
-    return device, warp_runtime()
+    return device, device.runtime
 
 
 def warp_runtime() -> Any:
