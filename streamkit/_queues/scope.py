@@ -155,7 +155,7 @@ class Scoped:
             if before != queue.context:
                 driver.set_context(queue.context)
             plan = Plan(self, queue, choice)
-            if choice.ask_context() != before:
+            if driver.current_context() != before:
                 driver.set_context(before)
         except BaseException:  # an interrupt, which can come in the line above too
             driver.set_context(before)
