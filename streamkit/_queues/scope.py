@@ -81,27 +81,24 @@ class Plan:
         bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         columns = zip(*bindings, strict=True)
-        self.saves, self.enters, self.leaves, self.questions, self.setters, keep, told = columns
+        self.saves, self.enters, self.leaves, questions, self.setters, keep, told = columns
         self.moves = self.saves + self.enters if len(bindings) == WRITTEN_OUT else None
         self.previous: Place | None = None if all(keep) else (self.context, {})
         """What is to be put back if the context of the stream was current before."""
         self.told_outside = choice.moves_trackers and all(told)
         """Whether ``is_current`` is right outside a scope too."""
-
-    def is_current(self) -> bool:
-        """Tell, inside a scope, whether the context and every library are where it put them."""
-        one, two, *others = self.questions
+        one, two, *others = questions
         three = others[0] if len(others) == 1 else lambda: all(each() for each in others)
-        ask, context = self.ask_context, self.context
+        ask, context = choice.ask_context, queue.context
 
-        def all_are_current() -> bool:
+        def is_current() -> bool:
             try:
                 return not loader.is_forked and one() and two() and three() and ask() == context
             except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
                 return False
 
-        self.is_current = all_are_current  # type: ignore[method-assign]  # for the next questions
-        return all_are_current()
+        self.is_current = is_current
+        """Tells, inside a scope, whether the context and every library are where it put them."""
 
     def look(self) -> Place:
         """Return where the thread is."""

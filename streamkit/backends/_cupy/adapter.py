@@ -126,7 +126,10 @@ def bind(stream: Any) -> Binding:
 
     # set again by ``use``, because the outer scope has pushed it
     new = [None, None].copy
-    return Binding(new, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True)
+    # it keeps the device and is told outside; without names, which cost a third more
+    return Binding._make(
+        (new, enter, leave, lambda: _get(device) is stream, stream.use, True, True)
+    )
 
 
 # -- the stream to which stream-ordered memory goes back -----------------------------------------
