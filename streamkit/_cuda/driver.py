@@ -292,7 +292,7 @@ def stream_is_nonblocking(stream: int) -> bool:
     return bool(int(flags) & _NONBLOCKING_FLAG)
 
 
-def capture_id(stream: int, told: tuple[int, object] | None = None) -> int | None:
+def capture_id(stream: Any, told: tuple[int, object] | None = None) -> int | None:
     """Return the id of the capture on this stream, None if it does not capture.
 
     For the legacy stream, which cannot capture itself: 0 while a blocking stream captures and
@@ -300,7 +300,7 @@ def capture_id(stream: int, told: tuple[int, object] | None = None) -> int | Non
     told: an error's code, and the answer.
     """
     code, status = told or loader.cu.cuStreamIsCapturing(stream)
-    if code == _CAPTURE_IMPLICIT and stream <= LEGACY:
+    if code == _CAPTURE_IMPLICIT and stream in (0, LEGACY):
         return 0
     if code:
         raise error("cuStreamIsCapturing", code)

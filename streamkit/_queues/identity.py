@@ -232,16 +232,17 @@ def _with_owner(
     queue: QueueRecord, owner: object, adapter: Adapter | None, native: object
 ) -> QueueRecord:
     with lock:
-        if adapter is not None and queue.view(adapter.name) is native:
+        if adapter is not None and _noted(queue, adapter.name) is native:
             return queue
         if not (owner is None or queue.is_default or queue.owner is owner):
             if queue.owner is None and not (queue.is_owned or queue.permanent):
                 queue.owner = owner
             else:
                 queue = younger_record(queue, owner)
-        if adapter is not None and queue.view(adapter.name) is None:
+        if adapter is not None and _noted(queue, adapter.name) is None:
             traits: Traits = getattr(adapter, "traits", USUAL)
-            remember(queue, adapter, traits, native, made=False)
+            if traits.has_streams and isinstance(native, traits.stream_class or object):
+                _remember(queue, adapter.name, traits, native)
     return queue
 
 
@@ -251,18 +252,19 @@ def younger_record(queue: QueueRecord, owner: object) -> QueueRecord:
     Either owner may be the one that destroys the handle, so what is made through the second holds
     both. The first record does not hold the second owner: it may live for ever, and hold them all.
     """
-    second = QueueRecord(queue.handle, queue.device, owner)
-    second.context, second.primary, second.thread = queue.context, queue.primary, queue.thread
-    second.id, second.nonblocking = queue.id, queue.nonblocking
-    second.capture, second.older_record = queue.capture, queue
-    second.core, second.wait_events = queue.core, queue.wait_events
-    return second
+    return QueueRecord(queue.handle, queue.device, owner, queue)
 
 
 # -- the libraries' objects on a queue ------------------------------------------------------------
 
 
-def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) -> tuple[Any, bool]:
+def _noted(queue: QueueRecord, library: str) -> Any:
+    """Return a library's object on this queue if one is alive, else None."""
+    found = queue.views.get(library)
+    return None if found is None else found()
+
+
+def view(queue: QueueRecord, native: object, served: Adapter, is_here: bool) -> tuple[Any, bool]:  # noqa: FBT001 - by position, which costs less
     """Return that library's object on this queue: the wrapped one, a living one, or a new one.
 
     The second value is whether the stream may hold it: an object that hides what it holds from the
@@ -274,7 +276,7 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
     if native is not None and registry.stream_types.get(type(native)) is served:
         return native, may_keep
     with lock:
-        found = queue.view(served.name) if queue.views else None
+        found = _noted(queue, served.name) if queue.views else None
         if found is not None:
             return found, may_keep
         if not queue.primary and not traits.any_context:
@@ -286,32 +288,29 @@ def view(queue: QueueRecord, native: object, served: Adapter, *, is_here: bool) 
         # building it may initialise the library's device
         borrow = served.borrow
         made = borrow(queue) if is_here else driver.call_in(queue.context, borrow, queue)
-        expose_handle(queue, remembers=traits.remembers_handles)
-        remember(queue, served, traits, made, made=True)
+        expose_handle(queue, traits.remembers_handles)
+        _remember(queue, served.name, traits, made, queue.permanent)
     return made, may_keep
 
 
-def remember(
-    queue: QueueRecord, adapter: Adapter, traits: Traits, native: object, *, made: bool
+def _remember(
+    queue: QueueRecord, name: str, traits: Traits, native: object, is_kept: object = None
 ) -> None:
-    """Note that library's object on this queue, wrapped or ``made`` here, while it lives.
+    """Note that library's object on this queue, wrapped or made here, while it lives.
 
     The record keeps an object that was made here for a permanent queue. It keeps streams that are
     values too, for these destroy nothing: torch's (2.11) do not tell weak references when they die.
     """
-    if not traits.has_streams or not isinstance(native, traits.stream_class or object):
-        return
     if traits.streams_are_values and hasattr(native, "_streamkit_queue"):
         return  # else the two would hold each other
-    is_kept = traits.streams_are_values or (queue.permanent and made)
     try:
-        view = (lambda: native) if is_kept else weakref.ref(native)
+        view = (lambda: native) if traits.streams_are_values or is_kept else weakref.ref(native)
     except TypeError:  # handles of cuda.bindings take no such references, and are cheap to make
         return
-    queue.note_view(adapter.name, view)
+    queue.views = {**queue.views, name: view}
 
 
-def expose_handle(queue: QueueRecord, *, remembers: bool) -> None:
+def expose_handle(queue: QueueRecord, remembers: bool) -> None:  # noqa: FBT001 - as above
     """Note that other libraries may have the handle now, and an allocator that ``remembers`` it."""
     record = queue
     while record.older_record is not None:

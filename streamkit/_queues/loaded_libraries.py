@@ -46,13 +46,10 @@ def libraries() -> tuple[LoadedLibrary, ...]:
     A library whose build or driver has no CUDA has none. Asking initialises a library that is
     imported but has not touched CUDA.
     """
-    if _missing is None:
+    if _missing is None or (
+        not sys.modules.keys().isdisjoint(_missing) and any(map(registry.is_loaded, _missing))
+    ):
         _look_again()
-        return _found
-    for module in _missing:
-        if module in sys.modules and registry.is_loaded(module):
-            _look_again()
-            break
     return _found
 
 

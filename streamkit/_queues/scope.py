@@ -18,11 +18,10 @@ from streamkit._queues import identity, lifetime, loaded_libraries, ordering, re
 from streamkit._queues.open_scopes import NESTED, WRITTEN_OUT, leave
 from streamkit._support import messages
 from streamkit.protocols import Binding
-from streamkit.protocols.adapters import never_known
 from streamkit.protocols.queues import here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Self
 
     from streamkit._queues.identity import Closable
@@ -42,7 +41,9 @@ class Choice:
     """The part of a scope that depends on the chosen libraries, and not on the stream."""
 
     def __init__(self, libraries: Libraries) -> None:
-        self.missing = loaded_libraries.not_loaded()  # first, so that no library is in neither
+        # First, so that no library is in neither. Most often one library is missing, and to go
+        # through several costs as much as a call.
+        *self.rest, self.missing = loaded_libraries.not_loaded() or ("",)
         self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
@@ -74,9 +75,7 @@ class Plan:
     def __init__(self, stream: Scoped, queue: QueueRecord, choice: Choice) -> None:
         """Prepare the calls for the queue of the stream, whose context has to be current."""
         self.choice, self.context = choice, queue.context
-        # most often one library is missing, and to go through several costs as much as a call
-        *self.rest, self.missing = choice.missing or ("",)
-        self.names, self.loaded = choice.names, choice.loaded
+        self.missing, self.rest = choice.missing, choice.rest
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
         bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
@@ -86,11 +85,20 @@ class Plan:
         self.moves = self.saves + self.enters if len(bindings) == WRITTEN_OUT else None
         self.previous: Place | None = None if all(keep) else (self.context, {})
         """What is to be put back if the context of the stream was current before."""
-        self.is_current = _all(questions, self.ask_context, self.context)
+        self.told_outside = choice.moves_trackers and all(told)
+        """Whether ``is_current`` is right outside a scope too."""
+        one, two, *others = questions
+        three = others[0] if len(others) == 1 else lambda: all(each() for each in others)
+        ask, context = choice.ask_context, queue.context
+
+        def is_current() -> bool:
+            try:
+                return not loader.is_forked and one() and two() and three() and ask() == context
+            except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
+                return False
+
+        self.is_current = is_current
         """Tells, inside a scope, whether the context and every library are where it put them."""
-        alone = choice.moves_trackers and all(told)
-        self.is_current_anyway = self.is_current if alone else never_known
-        """Tells the same outside a scope too; False if only a scope would keep them there."""
 
     def look(self) -> Place:
         """Return where the thread is."""
@@ -110,22 +118,6 @@ class Plan:
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
                 lost.append(f"{library.name} ({type(error).__name__}: {error})")
         return lost
-
-
-def _all(
-    questions: Iterable[Callable[[], bool]], ask_context: Callable[[], object], answer: object
-) -> Callable[[], bool]:
-    """Return a function that tells whether the context and every library are as ``answer`` says."""
-    one, two, *others = questions
-    three = others[0] if len(others) == 1 else lambda: all(ask() for ask in others)
-
-    def all_are_current() -> bool:
-        try:
-            return not loader.is_forked and one() and two() and three() and ask_context() == answer
-        except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
-            return False
-
-    return all_are_current
 
 
 @registry.uncompiled
@@ -168,7 +160,7 @@ class Scoped:
         # A plan is not kept if a view is made anew for each scope, nor for a per-thread stream,
         # whose thread ``_live`` has to check each time.
         views = self._views if closable is None else closable.views
-        if queue.thread is None and plan.names <= views.keys():
+        if queue.thread is None and choice.names <= views.keys():
             if closable is None:
                 self._plans = {**self._plans, libraries: plan}
             else:

@@ -89,17 +89,17 @@ class follow:  # noqa: N801 - used as a function
             plan, stream = outer.plan, outer.stream
             if (
                 plan is not None
-                and plan.loaded is choice.loaded
-                and plan.names == choice.names
+                and plan.choice.loaded is choice.loaded
+                and plan.choice.names == choice.names
                 and plan.is_current()
             ):
                 scopes.innermost = nested(stream, self, plan)
                 return stream  # type: ignore[no-any-return]  # a scope's stream
         stream = current_stream(library)
         plan = stream._plans.get(libraries)  # noqa: SLF001 - no attribute for users
-        if plan is None or plan.loaded is not choice.loaded:
+        if plan is None or plan.choice is not choice:
             plan = stream._plan_now(libraries)  # noqa: SLF001 - no method for users
-        if plan.is_current_anyway():
+        if plan.told_outside and plan.is_current():
             scopes.innermost = nested(stream, self, plan)
         else:
             stream.__enter__(self, libraries)

@@ -426,7 +426,7 @@ class CudaStream(Scoped, Stream, Generic[NativeT], metaclass=classes.Concrete):
         views = self._views if closable is None else closable.views
         found = views.get(served.name)
         if found is None:
-            found, may_keep = identity.view(queue, self._native, served, is_here=is_here)
+            found, may_keep = identity.view(queue, self._native, served, is_here)
             if may_keep and queue.thread is None:  # else every use is checked for its thread
                 if views is _NONE:  # of two threads here, one has its view looked for again
                     views = self._views = {}

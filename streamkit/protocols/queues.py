@@ -171,14 +171,22 @@ class QueueRecord(Queue):
     latest: Any
     """The last StreamKit stream of a permanent queue, kept for the next ``wrap``."""
 
-    def __init__(self, handle: int, device: int, owner: object = None) -> None:
-        self.handle, self.owner = handle, owner
+    def __init__(self, handle: int, device: int, owner: object = None, older: Any = None) -> None:
+        self.handle, self.owner, self.older_record = handle, owner, older
         self.device = device  # pyright: ignore[reportIncompatibleVariableOverride]  # not None here
-        self.context, self.views = 0, _NO_VIEWS
+        self.views = _NO_VIEWS
         self.permanent = self.dies_with_owner = False
-        self.primary = self.handle_exposed = True
-        self.id = self.thread = self.latest = self.record = self.nonblocking = self.capture = None
-        self.capture_question = self.core = self.wait_events = self.older_record = None
+        self.handle_exposed = True
+        self.latest = self.record = self.capture_question = None
+        if older is None:
+            self.context, self.primary = 0, True
+            self.id = self.thread = self.nonblocking = self.capture = self.core = None
+            self.wait_events = None
+        else:  # what the driver told, and what was made for the queue
+            self.context, self.primary = older.context, older.primary
+            self.id, self.thread = older.id, older.thread
+            self.nonblocking, self.capture = older.nonblocking, older.capture
+            self.core, self.wait_events = older.core, older.wait_events
 
     def all_records(self) -> Iterator[QueueRecord]:
         record: QueueRecord | None = self
@@ -192,12 +200,3 @@ class QueueRecord(Queue):
         while record.older_record is not None:
             record = record.older_record
         return record
-
-    def view(self, library: str) -> Any:
-        """Return a library's object on this queue if one is alive, else None."""
-        found = self.views.get(library)
-        return None if found is None else found()
-
-    def note_view(self, library: str, view: Callable[[], Any]) -> None:
-        """Keep a reference to a library's object on this queue."""
-        self.views = {**self.views, library: view}

@@ -70,7 +70,7 @@ def borrow(queue: Queue) -> Any:
     """Build a ``cupy.cuda.Stream`` on the queue, which checks the device as CuPy's own do."""
     if queue.handle == PER_THREAD:
         return cupy.cuda.Stream.ptds
-    if queue.is_default and not _PER_THREAD:
+    if queue.handle <= PER_THREAD and not _PER_THREAD:
         return cupy.cuda.Stream.null
     release()
     stream = cupy.cuda.Stream.from_external(Source(queue))
@@ -127,7 +127,10 @@ def bind(stream: Any) -> Binding:
 
     # set again by ``use``, because the outer scope has pushed it
     new = [None, None].copy
-    return Binding(new, enter, leave, lambda: _get(device) is stream, stream.use, told_outside=True)
+    # it keeps the device and is told outside; without names, which cost a third more
+    return Binding._make(
+        (new, enter, leave, lambda: _get(device) is stream, stream.use, True, True)
+    )
 
 
 # -- the stream to which stream-ordered memory goes back -----------------------------------------

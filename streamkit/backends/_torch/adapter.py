@@ -30,7 +30,7 @@ from streamkit.protocols import ArrayLayout, Binding, LibraryWork, OwnDevice, Qu
 from streamkit.protocols.queues import PER_THREAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Generator, Iterator
     from contextlib import AbstractContextManager
 
     from streamkit.protocols import Finding
@@ -212,6 +212,11 @@ def bind(stream: Any) -> Binding:
     device = stream.device_index
     value = stream.stream_id, device, _CUDA
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
+    get: Any = _get
+    mine: object = value
+    if _get_handle is not None and queue is not None and queue.is_owned:
+        # a handle of StreamKit's has one triple, and torch tells the handle at half the cost
+        get, mine = _get_handle, queue.handle
 
     def move(_before: object = None) -> None:
         _set(*value)
@@ -229,26 +234,21 @@ def bind(stream: Any) -> Binding:
                 _set(*before[0])
                 _set_device(before[1])
 
+        def is_current() -> Any:
+            return _get_device() == device and get(device) == mine  # torch's own: see below
+
     else:  # at half the cost
         save, leave = functools.partial(_get, device), _set_back
-    question = _question(device, value, queue)
-    return Binding(save, move, leave, question, move, told_outside=True)
+
+        def is_current() -> Any:
+            return get(device) == mine
+
+    # it keeps the device and is told outside; without names, which cost a third more
+    return Binding._make((save, move, leave, is_current, move, True, True))
 
 
 def _set_back(before: tuple[int, int, int]) -> None:
     _set(*before)
-
-
-def _question(device: int, value: tuple[int, int, int], queue: Queue | None) -> Callable[[], bool]:
-    """Return the question whether this is torch's current stream, on torch's current device."""
-    get = _get
-    mine: object = value
-    if _get_handle is not None and queue is not None and queue.is_owned:
-        # a handle of StreamKit's has one triple, and torch tells the handle at half the cost
-        get, mine = _get_handle, queue.handle
-    if _has_several():
-        return lambda: _get_device() == device and get(device) == mine  # torch's own: see below
-    return lambda: get(device) == mine
 
 
 # When torch puts back a device without a context, torch makes none, but remembers the device until

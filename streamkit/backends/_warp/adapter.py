@@ -57,26 +57,25 @@ def extract(obj: Any) -> Queue:
 
 
 def borrow(queue: QueueRecord) -> Any:
-    """Return the one ``wp.Stream`` of this queue."""
+    """Return the one ``wp.Stream`` of this queue; ``identity`` lets one thread at a time in."""
     device = _device(queue.device)
     if queue.handle == 1:
         return device.null_stream
-    with _lock:
-        first = queue.first_record()
-        seen = None if queue.id is None else _views.get(queue.id)
-        stream: Any = None if seen is None else seen()
-        if stream is None and queue.handle_exposed:
-            stream = _find_registered(queue.handle, device)
-            if stream is not None and queue.owner is None and not first.is_owned:
-                queue.owner = stream  # the found stream may destroy the handle
-        is_new = stream is None
-        if is_new:
-            stream = warp.Stream(device, cuda_stream=queue.handle)
-        if queue.id is not None:
-            _views.put(queue.id, stream)
-        if is_new or not any(record.owner is stream for record in queue.all_records()):
-            stream._streamkit_queue = queue  # Warp keeps no owner
-        memory.lend(stream, first)
+    first = queue.first_record()
+    seen = None if queue.id is None else _views.get(queue.id)
+    stream: Any = None if seen is None else seen()
+    if stream is None and queue.handle_exposed:
+        stream = _find_registered(queue.handle, device)
+        if stream is not None and queue.owner is None and not first.is_owned:
+            queue.owner = stream  # the found stream may destroy the handle
+    is_new = stream is None
+    if is_new:
+        stream = warp.Stream(device, cuda_stream=queue.handle)
+    if queue.id is not None:
+        _views.put(queue.id, stream)
+    if is_new or not any(record.owner is stream for record in queue.all_records()):
+        stream._streamkit_queue = queue  # Warp keeps no owner
+    memory.lend(stream, first)
     return stream
 
 

@@ -119,7 +119,7 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
     # move it until this one has its turn. So ``enter`` saves and sets in one turn.
     new = [None].copy
     undo = leave if lent is None or lent.stays else functools.partial(lent.mark_and_leave, leave)
-    return Binding(new, enter, undo, is_current, set_current, keeps_device=place is device)
+    return Binding(new, enter, undo, is_current, set_current, place is device)
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
@@ -259,7 +259,7 @@ def _place(device: Any) -> tuple[Any, Any]:
     if _native() is None:
         public = _Public(device)
         return public, public
-    return device, warp_runtime()
+    return device, device.runtime
 
 
 def warp_runtime() -> Any:

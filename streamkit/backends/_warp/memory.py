@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import warp
@@ -67,10 +67,10 @@ _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the nex
 class _Event:
     """An event of the driver, destroyed with this object."""
 
-    handle: int = 0  # until there is an event: an error can leave the object half made
+    handle: Any = None  # until there is an event: an error can leave the object half made
 
     def __init__(self, context: int) -> None:
-        self.handle = events.create(context, timing=False)
+        self.handle = loader.cu.CUevent(events.create(context, timing=False))
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.handle and not is_finalizing() and driver.is_usable():
@@ -78,10 +78,16 @@ class _Event:
                 events.destroy(self.handle)
 
 
+_events: defaultdict[int, deque[_Event]] = defaultdict(lambda: deque(maxlen=256))
+"""By context the events that are to be used again: a wait that is queued outlasts a new record."""
+
+
 class Lent:
     """One non-blocking queue on which Warp may work, and how to wait for the queue's work."""
 
     pool: Any = None
+    passed: Any = None
+    """An event behind all work for which the companion waits, once the pool can be another's."""
     late: int | None = None
     """The capture that Warp joined late: nothing has waited for the work before it."""
 
@@ -95,7 +101,7 @@ class Lent:
         self.context = queue.context
         # Destructors come here, in several threads at once. So there is no lock, and an event
         # belongs to one thread as long as it can be recorded.
-        self._events = [_Event(self.context)]
+        self._events = _events[queue.context]
         # where the queue's work ended earlier, by a key of its own, until the companion waits
         self._marks: dict[object, _Event] = {}
 
@@ -109,14 +115,15 @@ class Lent:
 
     def _record(self) -> _Event | None:
         """Return an event recorded at the queue's end, for one use; None if the queue captures."""
-        if driver.capture_id(self.handle) is not None:
+        stream = loader.cu.CUstream(self.handle)  # made once, for the next three calls
+        if driver.capture_id(stream) is not None:
             return None
         try:
             event = self._events.pop()
         except IndexError:
             event = _Event(self.context)
-        events.record(event.handle, self.handle)
-        if driver.capture_id(self.handle) is not None:  # another thread has begun it meanwhile
+        events.record(event.handle, stream)
+        if driver.capture_id(stream) is not None:  # another thread has begun it meanwhile
             return None  # the event may be the graph's, which would capture a stream that waits
         return event
 
@@ -157,10 +164,6 @@ class Lent:
             self._end(mark)
         return not captures
 
-    def has_passed(self) -> bool:
-        """Whether all work for which the companion was made to wait has run."""
-        return all(events.is_done(event.handle) for event in self._events.copy())
-
     def own_pool(self, common: Any) -> Any:
         """Return the pool of this queue alone, which the devices that reach ``common`` can read.
 
@@ -170,7 +173,7 @@ class Lent:
             other = _spare.popleft()
             if other.pool is None:  # the queue came twice, and its pool was taken the first time
                 continue
-            if other.device == self.device and other.has_passed():
+            if other.device == self.device and events.is_done(other.passed.handle):
                 self.pool, other.pool = other.pool, None
                 break
             _spare.append(other)
@@ -191,6 +194,8 @@ def _drop(lent: Lent, token: object) -> None:
     if found is not token:
         watched.setdefault(lent, found)
     elif lent.view() is None and lent.pool is not None:
+        lent.passed = _Event(lent.context)
+        events.record(lent.passed.handle, companions[lent.device])
         _spare.append(lent)
 
 
@@ -247,10 +252,9 @@ def lend(stream: Any, queue: QueueRecord) -> None:
         warn_of_version()
         return
     lent = Lent(stream, queue)
-    with _lock:
-        if lent.device not in companions:
-            companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
-            companions[lent.device] = companion
+    if lent.device not in companions:
+        companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
+        companions[lent.device] = companion
     watched[lent] = object()
     _ends[lent] = weakref.ref(stream, lambda _: end(lent))
     stream._streamkit_lent = lent

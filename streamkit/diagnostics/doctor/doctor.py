@@ -421,7 +421,7 @@ def _scope_of(library: str, device: str) -> CudaStream[Any] | None:
         plan = getattr(scope, "plan", None)
         if plan is None or scope.stream.device != device:  # a host stream moves no library
             continue
-        if library in plan.names or library not in {one.name for one in plan.loaded}:
+        if library in plan.choice.names or library not in {one.name for one in plan.choice.loaded}:
             stream: CudaStream[Any] = scope.stream
             return stream
     return None

@@ -22,7 +22,7 @@ def view():
     def make():
         queue = QueueRecord(0xDEAD00, 0)
         made = registry.adapter("cupy").borrow(queue)
-        queue.note_view("cupy", weakref.ref(made))
+        queue.views = {"cupy": weakref.ref(made)}
         return made
 
     return make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import emulator
-from streamkit._queues import identity, keepalive, lifetime  # what others left goes first
+from streamkit._queues import identity, keepalive, lifetime, registry  # what others left goes first
 from support.gpu.raw import check, driver
 
 LIVE = ("streams", "events", "contexts", "graphs", "nodes", "executables", "pools")
@@ -30,6 +30,8 @@ def drop_spare_events():
     """Destroy the events that wait to be used again."""
     for events_of_context in lifetime._spare_events.values():
         events_of_context.clear()  # the queues of the context share the list
+    if "warp" in sys.modules:
+        registry.adapter("warp").memory._events.clear()
 
 
 class StateSnapshot:
