@@ -526,34 +526,34 @@ class WorkQueue:
             turn.end()  # the body that this thread did not leave ends with the program
         elif turn is not None and not self._items:
             return False
-        try:
+        with suppress(RuntimeError):  # no thread can be started
             return self.has_run()
-        except RuntimeError:  # no thread can be started
-            return False
+        return False
 
-    def has_run(self, others: Callable[[], bool] = bool) -> bool:
-        """Wait until all has run; False if that may never happen, unless ``others()`` is true."""
+    def has_run(self, waits: Callable[[WorkQueue], bool] = lambda _: False) -> bool:
+        """Wait until all has run; False once a queue is ``_held`` and ``waits(it)`` is false."""
         mark = QueueEnd(self)
         self.put(mark)
         while not mark.wait(reports.PATIENCE):
-            if self._is_held() and not others():
+            if (held := self._held()) and not waits(held):
                 return False
         return True
 
-    def _is_held(self) -> bool:
-        """Whether this queue, or one for which it waits, may wait without end.
+    def _held(self) -> WorkQueue | None:
+        """Return this queue, or one for which it waits, if that may wait without end.
 
-        So it does for a thread that holds a queue and waits for none, and for a future.
+        So it does for this thread, for one that holds a queue and waits for none, and for a future.
         """
         if _engine is not None:
-            return _engine.waits_for_futures()
-        queue = self
+            return self if _engine.waits_for_futures() else None
+        queue, here = self, threading.get_ident()
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)
             if blocked is None:
-                return queue.turn is not None or getattr(queue.function, "is_foreign", False)
+                is_foreign = getattr(queue.function, "is_foreign", False)
+                return queue if is_foreign or queue.turn or queue.thread == here else None
             queue = blocked.queue
-        return True  # a circle
+        return queue  # a circle
 
     def drop(self) -> None:
         """Report the functions that have not ended, and forget them."""

@@ -303,7 +303,7 @@ class CudaThenCalls(_ThenCalls):
 
     def finish(self) -> bool:
         """Wait until all functions have been called; the GPU gets one second for all queues."""
-        is_over = not (CudaThenCalls._gpu_is_late and self._is_held()) and super().finish()
+        is_over = not (CudaThenCalls._gpu_is_late and self._held()) and super().finish()
         CudaThenCalls._gpu_is_late |= not is_over
         return is_over
 

@@ -26,13 +26,13 @@ def _is_of_a_loop(obj: object) -> bool:
 
 def blocks_its_loop(future: Any) -> bool:
     """Whether a wait for the future in this thread would stop the loop that has to finish it."""
-    if not _is_of_a_loop(future) or future.done():
-        return False
-    asyncio: Any = sys.modules["asyncio"]
-    try:
-        return future.get_loop() is asyncio.get_running_loop()
-    except RuntimeError:  # this thread runs no loop
-        return False
+    return _is_of_a_loop(future) and not future.done() and future.get_loop() is loop_here()
+
+
+def loop_here() -> Any:
+    """Return the event loop that this thread runs; None if it runs none."""
+    asyncio: Any = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - documented
 
 
 class AwaitedFuture:

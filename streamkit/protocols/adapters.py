@@ -649,8 +649,8 @@ class Diagnosis(Protocol, metaclass=Group):
     ) -> AbstractContextManager[None]:
         """Return a context in which the library tells what each of its operators does.
 
-        The context counts for the thread that entered it, and for arrays in host memory, of which
-        ``storage_of`` and ``array_layout`` tell more. Its end leaves the library as it was.
+        The context counts for the thread that entered it until any thread leaves it, and for arrays
+        in host memory, of which ``storage_of`` and ``array_layout`` tell more. Nothing stays.
 
         Args:
             tell: Is called after each operator that uses such an array, with the operator's name,

@@ -40,8 +40,7 @@ _NO_CUDA = (3, 35, 100, 801, 803, 804)
 
 # With CuPy's switch its kernels for handle 0 run on the per-thread stream. CuPy has read the switch
 # as it was imported, and a program may have changed the variable since.
-_stream = sys.modules.get("cupy_backends.cuda.stream")
-_default: Any = getattr(_stream, "get_default_stream_ptr", None)
+_default = getattr(sys.modules.get("cupy_backends.cuda.stream"), "get_default_stream_ptr", None)
 _switch = os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0
 _PER_THREAD = bool(int(_switch)) if _default is None else _default() == PER_THREAD
 _handle_0 = PER_THREAD if _PER_THREAD else LEGACY

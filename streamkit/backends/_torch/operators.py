@@ -7,6 +7,8 @@ their shape, nor whether all elements are used, so such operators are listed her
 from __future__ import annotations
 
 import re
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from streamkit._support.locks import new_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     Tell = Callable[[str, Sequence[tuple[Any, ...]], bool], None]
 
@@ -42,9 +44,40 @@ _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 """Operators that use every element unless a factor is 0."""
 
 
-def watch_operators(tell: Tell) -> Any:
-    """Return a mode of torch, which counts for the thread that enters it."""
-    return _Watching(tell)
+@contextmanager
+def watch_operators(tell: Tell) -> Generator[None]:
+    """Let torch tell its operators of the thread that enters this, until any thread leaves it."""
+    global _flags  # noqa: PLW0603 - torch has them for the process
+    mode: Any = getattr(_thread, "mode", None)
+    with _lock:
+        if not _telling:
+            noted = vars(_python_dispatch).items()  # for the whole process, of all modes
+            _flags = {name: on for name, on in noted if name.startswith("_is_in_")}
+        if mode is None:
+            mode = _thread.mode = _Watching()
+            mode.__enter__()
+        mode.tells = (*mode.tells, tell)
+        _telling.add(mode)
+        _set_flags()
+    try:
+        yield
+    finally:
+        with _lock:
+            mode.tells = tuple(one for one in mode.tells if one is not tell)
+            if not mode.tells:
+                _telling.discard(mode)
+                if mode in vars(_thread).values():  # another thread's stays there, mute
+                    _thread.mode = None
+                    mode.__exit__(None, None, None)
+                _set_flags()
+
+
+def _set_flags() -> None:
+    """Say whether modes tell, which torch itself says wrongly if threads do not leave in turn."""
+    flags = dict.fromkeys(_flags, True) if _telling else _flags
+    vars(_python_dispatch).update(flags)
+    is_in = flags.get("_is_in_any_mode_without_ignore_compile_internals", False)
+    getattr(_python_dispatch, _SET_FLAG, bool)(is_in)
 
 
 def host_memory(array: Any) -> tuple[Any, bool] | None:
@@ -59,74 +92,39 @@ def host_memory(array: Any) -> tuple[Any, bool] | None:
     return storage, storage.resizable()
 
 
-_lock = new_lock()
-_entered = 0  # modes of all threads
+_SET_FLAG = "set_is_in_mode_without_ignore_compile_internals"  # private: another torch may lack it
+_thread, _lock = threading.local(), new_lock()
+_telling: set[_Watching] = set()  # of all threads
 _flags: dict[str, bool] = {}  # torch's own flags, before the first mode
 
 
 class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
-    supports_higher_order_operators = True  # else torch refuses them while this is entered
+    """The mode of a thread, one for all whom it tells, because they end in any order."""
 
-    def __init__(self, tell: Tell) -> None:
-        super().__init__()
-        self._tell = tell
+    supports_higher_order_operators = True  # else torch refuses them while this is entered
+    tells: tuple[Tell, ...] = ()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Say no to a wrapper around each operator, for which torch imports its whole compiler.
-
-        The compiler leaves this file alone all the same, by the rule that ``compiler`` gives it.
-        """
-        return False
-
-    def __enter__(self) -> Any:
-        global _entered, _flags  # noqa: PLW0603 - torch has them for the process
-        with _lock:
-            if not _entered:
-                noted = vars(_python_dispatch).items()  # for the whole process, of all modes
-                _flags = {name: on for name, on in noted if name.startswith("_is_in_")}
-            _entered += 1
-            return super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        """Leave, and correct what torch restores if threads do not leave in turn."""
-        global _entered  # noqa: PLW0603 - as above
-        with _lock:
-            super().__exit__(*error)
-            _entered -= 1
-            flags = _flags if not _entered else dict.fromkeys(_flags, True)
-            vars(_python_dispatch).update(flags)
-            tell = getattr(
-                _python_dispatch, "set_is_in_mode_without_ignore_compile_internals", None
-            )
-            if tell is not None:  # private: another torch may have none
-                tell(flags.get("_is_in_any_mode_without_ignore_compile_internals", False))
+        """Say no to a wrapper around each operator, for which torch imports its whole compiler."""
+        return False  # the compiler leaves this file alone by the rule that ``compiler`` gives it
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = {} if kwargs is None else kwargs
         operator = _operators.get(id(func))
         if operator is None:
-            if isinstance(func, HigherOrderOperator):
-                return self._of_functions(func, args, kwargs)
             operator = _operators[id(func)] = _operator(func)
-        if operator.is_view:
+        if operator.is_view or not self.tells:
             return func(*args, **kwargs)
         name = operator.name
         before = _uses(operator, args, kwargs)[0] if name == "resize_" else []  # what it gives up
         found = func(*args, **kwargs)
         uses, is_known = _uses(operator, args, kwargs, () if "empty" in name else found)
         if uses or not is_known:
-            self._tell(name, before + uses, is_known)
-        return found
-
-    def _of_functions(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator that calls functions, such as ``cond``, whose operators are not seen."""
-        found = func(*args, **kwargs)
-        memories = [(one, _memory(one)) for one in _tensors(tree_leaves((args, kwargs)))]
-        uses = [(one, "unknown", False, memory) for one, memory in memories if memory[0]]
-        self._tell(func.name(), uses, False)  # noqa: FBT003 - the contract of adapters
+            for tell in self.tells:
+                tell(name, before + uses, is_known)
         return found
 
 
@@ -153,6 +151,8 @@ _operators: dict[int, _Operator] = {}  # by the ids of functions, which take lon
 
 
 def _operator(func: Any) -> _Operator:
+    if isinstance(func, HigherOrderOperator):  # the operators of its functions are not seen
+        return _Operator(func, func.name(), False, [(0, "", ("unknown",))], False, False, None)  # noqa: FBT003 - of a NamedTuple
     schema = func._schema  # noqa: SLF001 - as torch's own modes do
     name, names = schema.name.rpartition("::")[2], [one.name for one in schema.arguments]
     written = [one.alias_info is not None and one.alias_info.is_write for one in schema.arguments]
@@ -178,7 +178,9 @@ def _uses(
     operator: _Operator, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any = ()
 ) -> tuple[list[Any], bool]:
     """Return the uses of an operator's tensors, with what it has made, and whether that is all."""
-    _, _, _, arguments, is_whole, is_known, training = operator
+    func, _, _, arguments, is_whole, is_known, training = operator
+    if isinstance(func, HigherOrderOperator):
+        args = (tree_leaves((args, kwargs)),)
     if is_whole is None:
         is_whole = 0 not in (kwargs.get("alpha", 1), kwargs.get("beta", 1))
     trains, uses, owners = training is not None and args[training], [], []

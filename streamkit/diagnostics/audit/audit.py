@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from streamkit._cuda import driver, loader
 from streamkit._streams.host_stream import HostStream
 from streamkit._streams.stream import CudaStream, wrap
-from streamkit._support.messages import at_end, describe, forked
+from streamkit._support.messages import at_end, describe
 from streamkit._support.refusals import block
 from streamkit.diagnostics.pictures import page, terminal, timeline
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording, operations
@@ -50,7 +50,8 @@ def audit() -> Generator[AuditReport]:
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
-    stream. Audits nest. In a forked child host streams alone are recorded.
+    stream, nor for what waits for it, and in a coroutine not for futures. Audits nest. In a forked
+    child host streams alone are recorded.
 
     Raises:
         BackendNotInstalledError: There is a GPU but no CUPTI, or no recorder. The error says how to
@@ -82,7 +83,6 @@ def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator
             recorder.start()
         completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
-        cuda.check()
         host.sync(is_end=is_end)
 
 
@@ -106,11 +106,6 @@ class CallbackRecorder(DriverRecording):
         except NoCallbacksError as error:
             message = f"an audit of CUDA streams needs CUPTI and the recorder: {error}."
             raise BackendNotInstalledError(message, name="cupti") from error
-
-    def check(self) -> None:
-        """Raise ForkedProcessError in a child that was forked after the recording began."""
-        if self._listener is not None and loader.is_forked:
-            raise forked()
 
     def stop(self) -> None:
         """End the recording, and leave nothing behind."""

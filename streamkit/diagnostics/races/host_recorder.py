@@ -74,8 +74,8 @@ class RaceRecorder(HostRecorder):
         self._lines: dict[object, tuple[Any, ...]] = {}  # of operators at lines, on memory
         self._streams: dict[tuple[tuple[int, str], ...], dict[int, str]] = {}
         self._thread = _Thread()
-        self._home = threading.get_ident()
-        self._watching = ExitStack()  # of the thread that began
+        self._home = vars(self._thread)  # of the thread that begins; another one may end this
+        self._watching = ExitStack()  # of the same thread
         self._around = (self._watched,)  # one tuple for all steps
         self.has_bodies: bool = False  # whether a scope was entered
         self.seen: set[int] = set()
@@ -96,9 +96,8 @@ class RaceRecorder(HostRecorder):
     def stop(self) -> None:
         """End the recording."""
         super().stop()
-        if threading.get_ident() == self._home:
-            self._watching.close()
-        self._keep()
+        self._watching.close()
+        self._keep(self._home)
 
     @property
     def steps(self) -> list[WatchedStep]:
@@ -119,7 +118,7 @@ class RaceRecorder(HostRecorder):
                 self.let_go()
             elif step.kind == "synchronisation":
                 step.around += (self._waited,)
-        if isinstance(step.stream, HostStream) and threading.get_ident() == self._home:
+        if isinstance(step.stream, HostStream) and vars(self._thread) is self._home:
             self._watch(self._watching)  # from here on, also outside of streams
 
     @contextmanager
@@ -313,10 +312,11 @@ class RaceRecorder(HostRecorder):
             self._lines.clear()
         return code, place, streams, tuple(filter(None, found))
 
-    def _keep(self) -> None:
-        """Keep the operators since the latest step of this thread, but for memory that is gone."""
-        entries, self._thread.entries = self._thread.entries, _Entries()
-        for (name, *_), (step, (_, place, streams, accesses), own) in entries.items():
+    def _keep(self, of: dict[str, Any] | None = None) -> None:
+        """Keep the operators since the latest step of a thread, but for memory that is gone."""
+        thread = vars(self._thread) if of is None else of
+        entries, thread["entries"] = thread["entries"], _Entries()
+        for (name, *_), (step, (_, place, streams, accesses), own) in [*entries.items()]:
             alive = tuple(
                 use for use in own if use[0].user is not entries or use[0].ref() is not None
             )

@@ -67,9 +67,9 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
     nothing was seen and that nothing orders are a possible race, once for each pair of lines. What
     cannot be seen, the report's coverage names.
 
-    The report is made when the block ends, which waits until host streams have run; if the block
-    raises, the report holds what was given by then. Blocks nest, with each other and with audits,
-    and leave nothing behind. A long block lets go what the host has waited for.
+    The report is made when the block ends, which waits for host streams as the end of an audit; if
+    the block raises, the report holds what was given by then. Blocks nest, with each other and with
+    audits, and leave nothing behind. A long block lets go what the host has waited for.
 
     Args:
         arrays: Arrays by the names that the report is to use. Others get the names of the
@@ -77,6 +77,7 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 
     Raises:
         TypeError: ``arrays`` is no dictionary whose keys are str.
+        ForkedProcessError: The block ends in a child that was forked inside it.
 
     >>> import numpy as np
     >>> x, y = np.zeros(3), np.zeros(3)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import threading
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
-from streamkit._support import workers
+from streamkit._support import futures, workers
 from streamkit._support.locks import new_lock
 from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
+from streamkit.errors import ForkedProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +40,7 @@ class HostRecorder:
         self._calls = calls
         self._calls_before: list[When] = []  # by orders of steps, where the count changed
         self._listener = self.take  # one object, so that ``stop`` finds it
+        self._process = os.getpid()
 
     def start(self) -> None:
         """Begin the recording."""
@@ -60,11 +64,17 @@ class HostRecorder:
         return self._calls_before[before - 1][1], step.order
 
     def sync(self, *, is_end: bool = False) -> None:
-        """Wait until all work has run, but for a queue that goes on when this scope ends.
+        """Wait until all work has run, but for what goes on when this scope or coroutine does.
 
         Work that may never run is given up if no thread of the program is left that could run it.
         At the end of the program, ``is_end``, daemon threads do not count: they end with it.
+        ForkedProcessError in a child that was forked after the recording began.
         """
+        if self._process != os.getpid():
+            raise ForkedProcessError(
+                "this process was forked inside a block, whose report is its parent's. Leave it "
+                "by os._exit(), or begin a block of its own here."
+            )
         seen = -1
         for _ in range(_ROUNDS):  # functions give work, perhaps again and again
             if seen == len(self._steps):
@@ -74,7 +84,7 @@ class HostRecorder:
             for stream in (one for one in streams if not open_scopes.holds(one)):
                 # a sync would raise errors of the block
                 for queue in filter(None, (stream._work, stream._after)):  # noqa: SLF001
-                    queue.has_run(lambda: _has_others(is_end=is_end))
+                    queue.has_run(functools.partial(_may_go_on, is_end=is_end))
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return the operations that ran, and how many functions have not run.
@@ -120,9 +130,11 @@ class HostRecorder:
             yield step, Given(operation, self.when(step), self.when(source or step))
 
 
-def _has_others(*, is_end: bool) -> bool:
-    """Whether the program has other threads than this one."""
+def _may_go_on(held: Any, *, is_end: bool) -> bool:
+    """Whether another thread of the program may let a queue go on that is held."""
     here = threading.current_thread()
+    if held.thread == here.ident or (held.turn is None and futures.loop_here() is not None):
+        return False  # a task of this thread's loop may have to finish the future
     return any(
         not (one is here or isinstance(one, workers.Thread) or (is_end and one.daemon))
         for one in threading.enumerate()

@@ -16,6 +16,7 @@ NO_WORK = {
     "sets what is no work": {"cuStreamSetAttribute", "cuStreamCopyAttributes",
                              "cuStreamUpdateCaptureDependencies", "cuStreamAttachMemAsync"},
     "is deprecated since CUDA 4": {"cuLaunchGridAsync"},
+    "ends a capture, and later calls tell": {"cuStreamEndCapture"},
     "moves memory that stays the same": {"cuMemPrefetchAsync", "cuMemPrefetchBatchAsync",
                                          "cuGraphUpload"},
 }  # fmt: skip

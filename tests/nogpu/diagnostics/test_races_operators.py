@@ -16,7 +16,7 @@ import streamkit as sk
 from streamkit._queues import registry  # finds the adapter, whose functions have no public name
 from streamkit.testing import accesses, adversarial
 from support.libraries import need
-from support.queues import eventually, pending
+from support.queues import eventually, pending, within
 
 torch = need("torch")
 from torch._subclasses import FakeTensorMode  # noqa: E402 - after torch; private: it has no public name
@@ -713,15 +713,26 @@ def test_torch_is_as_it_was(x):
     assert before[0] == 0
 
 
-def test_blocks_nest_and_each_sees_its_own(a, b, x):
-    with sk.races() as outer:
-        with a:
-            x.fill_(1)
-        with sk.races() as inner, b:
-            x.add_(1)
-    assert len(outer.certain) == 1
-    assert inner.races == ()
-    assert inner.coverage.total == 1
+@pytest.mark.parametrize("ends", [lambda call: call(), within], ids=["here", "in another thread"])
+@pytest.mark.parametrize("order", [1, -1], ids=["one after the other", "nested"])
+def test_each_block_sees_its_own_wherever_and_in_whatever_order_they_end(a, x, ends, order):
+    def block():
+        with sk.races() as report:
+            yield report
+
+    before = state()
+    (one, first), (other, last) = [(new, next(new)) for new in (block(), block())][::order]
+    ends(lambda: next(one, None))
+    a.submit(x.fill_, 7)
+    float(x.sum())
+    ends(lambda: next(other, None))
+    assert first.coverage.total == 0
+    assert lines(last) == [("fill_", "sum", True)]
+    assert last.coverage.understood == last.coverage.total == 3
+    assert state()[1] == before[1]
+    with sk.races():  # no other thread could take the mode off
+        x.add_(1)
+    assert state() == before
 
 
 # -- what an operator does ------------------------------------------------------------------------

@@ -380,6 +380,8 @@ def test_it_is_no_decorator_because_its_report_would_be_lost(make, name):
         block(decorated)
     with block:
         pass
+    with pytest.raises(sk.errors.ScopeError, match="was entered before"), block:
+        pass
 
 
 @pytest.mark.parametrize(("make", "name"), [(sk.audit, "audit"), (sk.races, "races")])

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import streamkit as sk
 from streamkit._queues import trace  # no public name tells who listens
+from streamkit._support import reports  # its patience has no public name
 from streamkit.diagnostics.races import host_recorder  # its limit is for long programs
 from streamkit.diagnostics.races.arrays import (
     Memories,  # a test cannot choose the address of an array
@@ -29,8 +30,8 @@ from streamkit.protocols import ArrayUse
 from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
-from support.programs import run_program
-from support.queues import eventually, pending
+from support.programs import needs_fork, run_program
+from support.queues import eventually, pending, within
 
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -1050,14 +1051,6 @@ def test_the_report_is_made_when_the_block_ends(stream, x):
     assert trace.listeners == []
 
 
-def test_the_end_waits_for_the_work(stream, hold, x):
-    with sk.races():
-        gate = hold(stream)
-        stream.submit(write, x)
-        threading.Timer(0.01, gate.open).start()
-    assert x[0] == 1
-
-
 STUCK = """
 import threading
 from concurrent.futures import Future
@@ -1089,6 +1082,58 @@ stream.sync(timeout=10)
 def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, more, printed):
     done = run_program(STUCK.format(tool=tool, more=more))
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+def test_the_end_waits_for_nothing_that_only_its_own_thread_lets_go_on(
+    monkeypatch, stream, other, tool
+):
+    monkeypatch.setattr(reports, "PATIENCE", 0.05)
+
+    async def task():
+        future = asyncio.get_running_loop().create_future()
+        with tool():
+            stream.wait(future)
+        assert not stream.done
+        future.set_result(None)
+        await stream
+
+    def body():
+        with tool():
+            within(lambda: other.wait(stream))
+        assert not other.done
+
+    def scope():
+        with stream:
+            body()
+
+    within(lambda: asyncio.run(task()))  # the thread that waits here could go on, as it seems
+    within(scope)
+    stream.submit(body)
+    within(stream.sync)
+    within(other.sync)
+    assert trace.listeners == []
+
+
+@needs_fork
+@pytest.mark.parametrize("tool", ["races", "audit"])
+def test_a_forked_child_cannot_leave_the_block_of_its_parent(tool):
+    done = run_program(f"""
+        import os, signal, threading
+        import streamkit as sk
+
+        stream, gate = sk.new_stream("cpu"), threading.Event()
+        stream.submit(gate.wait)
+        try:
+            with sk.{tool}():
+                stream.submit(int)
+                child = os.fork()
+                gate.set() if child else signal.alarm(10)
+        except sk.errors.ForkedProcessError:
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
 def test_what_was_given_before_and_after_is_left_out(stream, other, x):
