@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import signal
 import struct
 import threading
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from streamkit.diagnostics.recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words
 from support.gpu.raw import check, driver, on_device
 from support.libraries import need
+from support.odd_objects import Names, Query
 from support.played_driver import PlayedDriver
 from support.queues import within
 
@@ -675,6 +677,50 @@ def test_threads_that_follow_one_another_have_each_a_stream_of_its_own(cupti, ar
     assert verdicts(report) == [True]
     (race,) = report.races
     assert race.count == len(idents) * (len(idents) - 1) / 2
+
+
+class Slotted:
+    __slots__ = ()
+
+    def __dict__(self):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("names", "unread"), [(dict, ()), (Names, ("the variables at <string>:1",))]
+)
+def test_variables_that_cannot_be_read_change_nothing_and_are_named(cupti, array, names, unread):
+    s, code = sk.new_stream("cuda"), "fill(s, array)\nfor i in range(9): int()"
+    given = {"fill": super(Calls, cupti).fill, "s": s, "array": address(array), "self": Slotted()}
+    with sk.races() as report:
+        exec(code, {}, names(**given, one=Query("One", (), {})()))  # noqa: S102 - they can be any mapping
+    assert (report.coverage.understood, report.coverage.missed) == (1, unread)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_nothing(
+    cupti, array, monkeypatch, at_end
+):
+    class LateError(Exception):
+        pass
+
+    def late(*_):
+        raise LateError
+
+    def read(*_):
+        signals.pop() and signal.raise_signal(signal.SIGALRM)
+
+    s, signals, before = sk.new_stream("cuda"), [False, True], signal.signal(signal.SIGALRM, late)
+    try:
+        with pytest.raises(LateError), sk.races():  # noqa: PT012 - both are tested
+            if not at_end:
+                monkeypatch.setattr(cuda_recorder, "named_memory", read)
+            cupti.fill(s, array)
+            monkeypatch.setattr(cuda_recorder, "named_memory", read)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert signals == [False] * at_end
+    assert (cupti.enabled, cupti.callback, recorder.subscription.count) == (set(), None, 0)
 
 
 def test_what_python_does_not_show_and_calls_that_cannot_be_read_are_told(

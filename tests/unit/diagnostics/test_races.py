@@ -9,6 +9,7 @@ import html
 import itertools
 import json
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from streamkit.protocols import ArrayUse
 from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
+from support.odd_objects import Names, Query
 from support.programs import run_program
 from support.queues import eventually, pending
 
@@ -1022,17 +1024,48 @@ def test_a_promise_that_cannot_be_is_refused(options, fn, error, told):
         accesses(**options)(fn)
 
 
-def test_an_object_that_cannot_be_asked_does_not_break_the_program(stream, x):
-    class Broken(np.ndarray):
-        @property
-        def __array_interface__(self):
-            raise RuntimeError("no")
+class Odd(np.ndarray):
+    @property
+    def __array_interface__(self):
+        raise RuntimeError("no")
 
+    @property
+    def __class__(self):
+        raise RuntimeError("no")
+
+    def __dict__(self):
+        return {}
+
+
+def released(view):
+    view.release()
+    return view
+
+
+CODE = "stream.submit(put, x)\nother.submit(put, x, one)"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Query("One", (), {}), lambda: np.zeros(6).view(Odd),
+        lambda: weakref.proxy(Query("Gone", (), {})()), lambda: released(memoryview(b"a")),
+    ],
+    ids=["no hash", "odd answers", "dead proxy", "released"],
+)  # fmt: skip
+@pytest.mark.parametrize("names", [dict, Names])
+def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, x, make, names):
+    ran = []
+
+    def put(array, *_):
+        ran.append(array[:].fill(1))
+
+    self = make()  # as in a method
     with sk.races() as report:
-        stream.submit(np.copyto, x, np.zeros(6).view(Broken))
-        stream.submit(write, x)
-    assert report.coverage.missed == ("copyto", UNSEEN)
-    assert report.races == ()
+        exec(CODE, {}, names(stream=stream, other=other, x=x, put=put, one=self))  # noqa: S102 - they can be any mapping
+        other.submit(put, x, self)
+    put(x)
+    assert (len(ran), len(report.races), report.coverage.understood) == (4, 2, 0)
 
 
 # -- the block -------------------------------------------------------------------------------------
@@ -1059,6 +1092,7 @@ def test_the_end_waits_for_the_work(stream, hold, x):
 
 STUCK = """
 import threading
+import weakref
 from concurrent.futures import Future
 import streamkit as sk
 from streamkit._support import reports  # its patience has no public name
@@ -1155,7 +1189,8 @@ def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stre
     assert text.startswith(f"{first}\n\nrace on x (float64, shape (6,)")
     assert "  NumPy's copyto writes it on s (cpu), " in text
     remedy = (
-        "Give a library's own function directly, or declare yours by streamkit.testing.accesses."
+        "Give a library's own function directly, and not memory of a file, or declare yours by "
+        "streamkit.testing.accesses."
     )
     assert text.endswith(f"report.<locals>.<lambda>. {remedy} Not seen: {UNSEEN}.")
     with sk.races() as possible:
