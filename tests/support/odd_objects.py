@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 
 class Query(type):
     """The metaclass of a language of queries: ``==`` makes one, so there is no hash."""
@@ -12,14 +14,8 @@ class Query(type):
         return cls, other
 
 
-class Names:
-    """All that exec asks of a mapping."""
-
-    def __init__(self, /, **names):
-        self.names = names
+class Names(SimpleNamespace):
+    """The least of a mapping in which exec finds names."""
 
     def __getitem__(self, name):
-        return self.names[name]
-
-    def __setitem__(self, name, value):
-        self.names[name] = value
+        return vars(self)[name]

@@ -1024,37 +1024,24 @@ def test_a_promise_that_cannot_be_is_refused(options, fn, error, told):
         accesses(**options)(fn)
 
 
-class Odd(np.ndarray):
-    @property
-    def __array_interface__(self):
-        raise RuntimeError("no")
-
-    @property
-    def __class__(self):
-        raise RuntimeError("no")
-
-    def __dict__(self):
-        return {}
+def broken(_):
+    raise RuntimeError("no")
 
 
-def released(view):
-    view.release()
-    return view
-
-
+ODD = {"__array_interface__": property(broken), "__class__": property(broken), "__dict__": print}
 CODE = "stream.submit(put, x)\nother.submit(put, x, one)"
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        Query("One", (), {}), lambda: np.zeros(6).view(Odd),
-        lambda: weakref.proxy(Query("Gone", (), {})()), lambda: released(memoryview(b"a")),
+        Query("One", (), {}), lambda: np.zeros(6).view(type("Odd", (np.ndarray,), ODD)),
+        lambda: weakref.proxy(Query("Gone", (), {})()),
+        lambda: [view := memoryview(b"a"), view.release()][0],
     ],
     ids=["no hash", "odd answers", "dead proxy", "released"],
 )  # fmt: skip
-@pytest.mark.parametrize("names", [dict, Names])
-def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, x, make, names):
+def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, x, make):
     ran = []
 
     def put(array, *_):
@@ -1062,10 +1049,9 @@ def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, 
 
     self = make()  # as in a method
     with sk.races() as report:
-        exec(CODE, {}, names(stream=stream, other=other, x=x, put=put, one=self))  # noqa: S102 - they can be any mapping
+        exec(CODE, {}, Names(stream=stream, other=other, x=x, put=put, one=self))  # noqa: S102 - it takes any mapping
         other.submit(put, x, self)
-    put(x)
-    assert (len(ran), len(report.races), report.coverage.understood) == (4, 2, 0)
+    assert (len(ran), len(report.races), report.coverage.understood) == (3, 2, 0)
 
 
 # -- the block -------------------------------------------------------------------------------------
