@@ -81,15 +81,14 @@ class CudaRaceRecorder(DriverRecording):
         # all that called it and their variables, until the garbage is collected
         for users in map(places.users_around, sys._current_frames().values()):  # noqa: SLF001
             if users is not None and (users.f_code, users.f_lineno) not in self._noticed:
-                here = places.Place(users.f_code.co_filename, users.f_lineno or 0)
-                self._unread[users.f_code] = here
                 with skipping:
-                    self._note_names(users, here)
+                    self._note_names(users)
                 self._noticed.add((users.f_code, users.f_lineno))
 
-    def _note_names(self, frame: FrameType, here: Place) -> None:
+    def _note_names(self, frame: FrameType) -> None:
         """Note the names of streams and memory in the code of a frame; keep no object alive."""
-        now = self.count()
+        here, now = places.Place(frame.f_code.co_filename, frame.f_lineno or 0), self.count()
+        self._unread[frame.f_code] = here
         streams = self._variables.setdefault(here, {})
         for *_, line in frame.f_code.co_lines():  # the call can have come from another one
             self._variables.setdefault(here._replace(line=line or 0), streams)

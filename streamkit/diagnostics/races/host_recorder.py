@@ -152,7 +152,6 @@ class RaceRecorder(HostRecorder):
 
     def _read(self, step: WatchedStep) -> RecordedWork:
         work = RecordedWork(step, None, (), is_known=False, streams={})
-        variables: list[tuple[str, object]] = []
         try:
             self._thread.is_reading = True
             with skipping:
@@ -167,7 +166,6 @@ class RaceRecorder(HostRecorder):
                     call = -1 if frame is None else frame.f_lasti
                     place = places.place_of(frame)
                     work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
-            with skipping:
                 work = work if step.call is None else self._with_accesses(work, variables)
         except RecursionError:  # the stack is too deep for ``skipping`` too
             pass

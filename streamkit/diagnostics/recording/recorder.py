@@ -176,10 +176,7 @@ class Subscription:
             cupti.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
     def __bool__(self) -> bool:
-        """Tell the listeners of new lines, in the main thread; return False.
-
-        The recorder asks for the truth: a callback of ctypes would swallow what they raise.
-        """
+        """Tell the listeners of new lines; a callback of ctypes would swallow what they raise."""
         self._number("notice", ctypes.c_int).value = 0
         for notice in [one.notice for one in self._listeners if one.notice is not None]:
             notice()
