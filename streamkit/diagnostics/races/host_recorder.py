@@ -121,7 +121,10 @@ class RaceRecorder(HostRecorder):
             elif step.kind == "synchronisation":
                 step.around += (self._waited,)
         if isinstance(step.stream, HostStream) and threading.get_ident() == self._home:
-            self._watch(self._watching)  # from here on, also outside of streams
+            try:  # noqa: SIM105 - as in ``_read``
+                self._watch(self._watching)  # from here on, also outside of streams
+            except RecursionError:
+                pass
 
     @contextmanager
     def _waited(self, _: WatchedStep) -> Generator[None]:
@@ -167,7 +170,7 @@ class RaceRecorder(HostRecorder):
                     place = places.place_of(frame)
                     work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
                 work = work if step.call is None else self._with_accesses(work, variables)
-        except RecursionError:  # the stack is too deep for ``skipping`` too
+        except RecursionError:  # the stack is too deep for a context too
             pass
         finally:
             self._thread.is_reading = False

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import functools
 import html
+import inspect
 import itertools
 import json
+import sys
 import threading
 import weakref
 from collections import deque
@@ -1052,6 +1055,28 @@ def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, 
         exec(CODE, {}, Names(stream=stream, other=other, x=x, put=put, one=self))  # noqa: S102 - it takes any mapping
         other.submit(put, x, self)
     assert (len(ran), len(report.races), report.coverage.understood) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("tool", [sk.audit, sk.races])
+def test_the_stack_is_as_deep_as_without_a_block(stream, x, tool):
+    def deep(depth):
+        return deep(depth - 1) if depth else stream.submit(np.copyto, x, 1)
+
+    def results():
+        for depth in range(20, 60):
+            try:
+                yield deep(depth) is None
+            except RecursionError:
+                yield depth
+
+    limit, found = sys.getrecursionlimit(), []
+    for block in (contextlib.nullcontext, tool):
+        with block():
+            sys.setrecursionlimit(len(inspect.stack()) + 60)
+            found.append([*results()])
+            sys.setrecursionlimit(limit)
+    assert found[1] == found[0]
+    assert {True, False, 59} & {*found[0]} > {59}
 
 
 # -- the block -------------------------------------------------------------------------------------
