@@ -19,10 +19,11 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     Up to Python 3.12 a function's frame keeps the dict of ``f_locals`` until the function ends.
     """
     found = frame.f_locals
-    is_kept = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     # the program may hold the dict too, because ``locals()`` returns it
-    is_ours = is_kept and sys.getrefcount(found) == _ITS_OWN
-    copy = dict(found)
+    is_ours = is_function and sys.version_info < (3, 13) and sys.getrefcount(found) == _ITS_OWN
+    # what else exec may be given would run the program's code
+    copy = dict(found) if is_function or issubclass(type(found), dict) else {}
     if is_ours:  # empty it, except for names that exec added: the next exec finds them only here
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import functools
 import gc
@@ -21,6 +20,7 @@ from streamkit._support.extents import strided
 from streamkit._support.locks import new_lock
 from streamkit._support.messages import describe, in_one_line
 from streamkit.diagnostics.races.search import Access
+from streamkit.diagnostics.recording.places import skipping
 from streamkit.protocols import Diagnosis
 from streamkit.protocols.adapters import offered
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 _ALIKE = 4096  # accesses that are kept, as a loop makes them again
 _ON_THE_HOST = 1  # kDLCPU of DLPack
 CONTAINERS = (tuple, list, set, frozenset, deque)
-NO_ARRAYS: set[type[Any]] = {
+NO_ARRAYS: set[int] = {*map(id, (
     bool, int, float, complex, str, bytes, slice, type, type(None), types.FunctionType,
     types.BuiltinFunctionType, types.ModuleType,
-}  # fmt: skip
-"""Types of objects that are no arrays, which most arguments and variables have."""
+))}  # fmt: skip
+"""Types of objects that are no arrays, by their ids: a metaclass can have ``==`` and no hash."""
 DEPTH = 4  # of containers in each other
 _LEVELS, _MOST = 3, 256  # of objects to which one call is followed, and their number
-_ENDS = NO_ARRAYS - {types.FunctionType, types.BuiltinFunctionType}
+_ENDS = NO_ARRAYS - {id(types.FunctionType), id(types.BuiltinFunctionType)}
 _INSIDE = "an array in "
 _PASSED = dict, tuple, types.CellType, functools.partial  # on the way to what is held
 _HOLDERS = {"builtins", "collections", "functools", "types"}
@@ -157,10 +157,11 @@ class Memories:
         """Return the names of objects, and of the owners of arrays' memory, by their ids."""
         names: dict[int, Named] = {}
         for name, value in variables:
-            may_be = self._adapters.get(type(value), self) is not None  # the type is watched or new
-            adapter = self.watching(value) if may_be else None
-            for one in (value,) if adapter is None else (value, adapter.storage_of(value).whole):
-                with contextlib.suppress(TypeError):  # no array, or one that cannot be named
+            with skipping:
+                may_be = self._adapters.get(type(value), self) is not None  # watched or new
+                adapter = self.watching(value) if may_be else None
+                whole = value if adapter is None else adapter.storage_of(value).whole
+                for one in (value, whole) if type(value).__weakrefoffset__ else ():
                     names[id(one)] = name, weakref.ref(one)
         return names
 
@@ -179,20 +180,19 @@ class Memories:
                 name = _INSIDE + name
             for key, one in _held_by(value) if is_passed or depth < _LEVELS else ():
                 kind, is_new = type(one), id(one) not in seen and len(seen) < _MOST
-                if is_new and not (kind in _ENDS or issubclass(kind, type)):
+                if is_new and not (id(kind) in _ENDS or issubclass(kind, type)):
                     seen.add(id(one))
                     waiting.append((name or key, one, depth + (not is_passed)))
 
     def watching(self, value: Any) -> Any:
         """Return the adapter that sees operators on an array of the host, None without one."""
         kind = type(value)
-        if kind not in self._adapters:
-            self._adapters[kind] = next(filter(watches, registry.candidates(kind)), None)
-        adapter = self._adapters[kind]
-        if adapter is not None:
-            with contextlib.suppress(Exception):  # no array, or one that answers nothing
-                is_here = adapter.array_device(value) is None
-                return adapter if is_here and adapter.storage_of(value) else None
+        with skipping:  # no array, or one that answers nothing
+            if kind not in self._adapters:
+                self._adapters[kind] = next(filter(watches, registry.candidates(kind)), None)
+            adapter = self._adapters[kind]
+            if adapter is not None and adapter.array_device(value) is None:
+                return adapter if adapter.storage_of(value) else None
         return None
 
     def _layout(self, value: Any) -> tuple[Any, ...]:
@@ -237,27 +237,27 @@ def watches(adapter: object) -> bool:
 
 def owner_of(array: Any) -> Any:
     """Return the array that owns the memory of this one, perhaps itself."""
-    while isinstance(array.base, sys.modules["numpy"].ndarray):
+    while issubclass(type(array.base), sys.modules["numpy"].ndarray):
         array = array.base
     return array
 
 
 def is_mapped(array: Any) -> bool:
     """Whether an array lies in a mapping, which a second one can show at other addresses."""
-    base = owner_of(array).base
-    base = base.obj if isinstance(base, memoryview) else base
+    base = owner_of(_as_numpy(array)).base
+    base = base.obj if type(base) is memoryview else base
     return type(base).__name__ == "mmap"
 
 
-def among(value: object, depth: int = DEPTH) -> Iterator[Any]:
+def among(value: Any, depth: int = DEPTH) -> Iterator[Any]:
     """Yield the arrays of the host in a value, also in containers."""
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, CONTAINERS):
+    if issubclass(type(value), dict):
+        value = tuple(dict.values(value))
+    if issubclass(type(value), CONTAINERS):
         for one in value if depth else ():
-            if type(one) not in NO_ARRAYS:
+            if id(type(one)) not in NO_ARRAYS:
                 yield from among(one, depth - 1)
-    elif type(value) not in NO_ARRAYS:
+    elif id(type(value)) not in NO_ARRAYS:
         array = _as_numpy(value)
         if array is not None:
             yield value
@@ -305,13 +305,13 @@ def _as_numpy(value: Any) -> Any:
     """Return an array of the host, of any library, as NumPy's; None for any other object."""
     numpy = sys.modules.get("numpy")
     # nothing else uses the memory of a scalar
-    if numpy is None or isinstance(value, (type, bytes, numpy.generic)):
+    if numpy is None or issubclass(type(value), (type, bytes, numpy.generic)):
         return None
-    if isinstance(value, numpy.ndarray):
+    if issubclass(type(value), numpy.ndarray):
         return value
-    with contextlib.suppress(Exception):  # it is no buffer, as most objects
+    with skipping:  # it is no buffer, as most objects
         return numpy.asarray(memoryview(value))
-    with contextlib.suppress(Exception):  # the memory is on a GPU, or is not lent
+    with skipping:  # the memory is on a GPU, or is not lent
         if hasattr(type(value), "__dlpack_device__"):
             is_here = value.__dlpack_device__()[0] == _ON_THE_HOST
             return numpy.from_dlpack(value) if is_here else None

@@ -94,7 +94,7 @@ def is_operator(call: Any) -> bool:
     """
     fn = call.func
     return (
-        isinstance(fn, types.BuiltinFunctionType)
+        type(fn) is types.BuiltinFunctionType
         and (_is_of_watched(fn.__module__) or _is_of_watched(type(fn.__self__).__module__))
         and _is_passive(
             (call.args, call.keywords), lambda value: _is_of_watched(type(value).__module__)
@@ -107,7 +107,7 @@ def _is_passive(value: object, is_own: Callable[[Any], object], depth: int = DEP
     if type(value) in (*CONTAINERS, dict):
         inside: Any = value.values() if isinstance(value, dict) else value
         return depth > 0 and all(_is_passive(one, is_own, depth - 1) for one in inside)
-    return isinstance(value, _PLAIN) or bool(is_own(value))
+    return issubclass(type(value), _PLAIN) or bool(is_own(value))
 
 
 def _is_of_watched(module: str | None) -> bool:
@@ -138,7 +138,8 @@ def _as_declared(call: Any) -> list[ArrayUse] | None:
     for _, value in given:  # scalars of NumPy's are not among the arrays
         if not _is_passive(value, lambda one: type(one).__module__ == "numpy" or [*among(one)]):
             return None
-    return [use for mode, value in given for use in _used(mode, value)]
+    found = [use for mode, value in given for use in _used(mode, value)]
+    return None if any(is_mapped(use.array) for use in found) else found
 
 
 # -- NumPy's own functions ------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def _is_of_numpy(numpy: Any, value: Any) -> bool:
     """Whether NumPy converts nothing, and knows whose memory it uses."""
     if type(value) in (numpy.ndarray, numpy.memmap):
         return not (value.dtype.hasobject or is_mapped(value))
-    return isinstance(value, (numpy.generic, numpy.dtype, type))
+    return issubclass(type(value), (numpy.generic, numpy.dtype, type))
 
 
 def _is_everywhere(name: str, args: tuple[object, ...], named: Mapping[str, object]) -> bool:

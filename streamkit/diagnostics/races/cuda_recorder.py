@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording
 from streamkit.diagnostics.recording.driver_recorder import operations as given_to_cuda
 from streamkit.diagnostics.recording.memory import Lives
+from streamkit.diagnostics.recording.places import skipping
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, has_lines
 from streamkit.errors import StreamKitError
 
@@ -45,6 +47,7 @@ class CudaRaceRecorder(DriverRecording):
         self._has_begun = False
         self._why_not = ""
         self._noticed: set[tuple[CodeType, int | None]] = set()
+        self._unread: dict[CodeType, Place] = {}
         self._may_be_named: Callable[[type], bool] = functools.cache(_may_be_named)
         self._memory: list[NamedMemory] = []  # the latest last
         self._variables: dict[Place | None, dict[int, Variable]] = {}
@@ -65,8 +68,10 @@ class CudaRaceRecorder(DriverRecording):
         """End the recording, and leave nothing behind."""
         if self._has_begun:
             self._noticed.clear()
-            self._note()  # the names at the end too
-            super().stop()
+            try:
+                self._note()  # the names at the end too
+            finally:  # a signal's handler can raise
+                super().stop()
 
     # -- the names at the lines of calls --------------------------------------------------------
 
@@ -76,19 +81,21 @@ class CudaRaceRecorder(DriverRecording):
         # all that called it and their variables, until the garbage is collected
         for users in map(places.users_around, sys._current_frames().values()):  # noqa: SLF001
             if users is not None and (users.f_code, users.f_lineno) not in self._noticed:
+                with skipping:
+                    self._note_names(users)
                 self._noticed.add((users.f_code, users.f_lineno))
-                self._note_names(users)
 
     def _note_names(self, frame: FrameType) -> None:
         """Note the names of streams and memory in the code of a frame; keep no object alive."""
         here, now = places.Place(frame.f_code.co_filename, frame.f_lineno or 0), self.count()
+        self._unread[frame.f_code] = here
         streams = self._variables.setdefault(here, {})
         for *_, line in frame.f_code.co_lines():  # the call can have come from another one
             self._variables.setdefault(here._replace(line=line or 0), streams)
         for name, value in places.variables(frame):
-            if not self._may_be_named(type(value)):
-                continue
-            with contextlib.suppress(Exception):  # an object may raise anything
+            with skipping:
+                if not self._may_be_named(type(value)):
+                    continue
                 found = named_memory(name, value)
                 if found is not None:
                     self._memory.append(found._replace(noted=now))
@@ -98,6 +105,9 @@ class CudaRaceRecorder(DriverRecording):
                     streams[queue.handle] = name, True
                 else:
                     streams.setdefault(_stream_handle(value), (name, False))
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if is_function or issubclass(type(frame.f_locals), dict):  # else there are other names
+            self._unread.pop(frame.f_code, None)
 
     # -- afterwards -----------------------------------------------------------------------------
 
@@ -123,6 +133,7 @@ class CudaRaceRecorder(DriverRecording):
         unseen = [step.call.name for step in program if step.kind in _NOT_READ]
         if not has_lines():
             unseen.append("the lines of calls, which this Python does not show")
+        unseen += (f"the variables at {file}:{line}" for file, line in self._unread.values())
         if self.lost:
             unseen.append("calls of the driver that could not be read")
         operations = tuple(given_to_cuda(program, queue_of, "wait for a value"))
@@ -131,14 +142,14 @@ class CudaRaceRecorder(DriverRecording):
 
 def _may_be_named(kind: type) -> bool:
     """Whether such an object can be an array or a stream; most variables are neither."""
-    is_of_library = kind not in NO_ARRAYS and any(True for _ in registry.candidates(kind))
+    is_of_library = id(kind) not in NO_ARRAYS and any(True for _ in registry.candidates(kind))
     return is_of_library or issubclass(kind, CudaStream)
 
 
 def _stream_handle(value: object) -> int:
     """Return the handle of a library's stream; TypeError for any other object."""
     for adapter in registry.candidates(type(value)):
-        with contextlib.suppress(Exception):  # another object of the library's
+        with skipping:  # another object of the library's
             return adapter.extract(value).handle
     raise TypeError
 

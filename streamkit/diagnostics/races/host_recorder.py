@@ -19,6 +19,7 @@ from streamkit.diagnostics.races.arrays import NO_ARRAYS, Memories, access_to
 from streamkit.diagnostics.races.order import READS_A_NUMBER
 from streamkit.diagnostics.recording import places
 from streamkit.diagnostics.recording.host_recorder import HostRecorder
+from streamkit.diagnostics.recording.places import skipping
 from streamkit.protocols import ArrayUse, Diagnosis
 from streamkit.protocols.adapters import offered
 
@@ -119,7 +120,10 @@ class RaceRecorder(HostRecorder):
             elif step.kind == "synchronisation":
                 step.around += (self._waited,)
         if isinstance(step.stream, HostStream) and vars(self._thread) is self._home:
-            self._watch(self._watching)  # from here on, also outside of streams
+            try:  # noqa: SIM105 - as in ``_read``
+                self._watch(self._watching)  # from here on, also outside of streams
+            except RecursionError:
+                pass
 
     @contextmanager
     def _waited(self, _: WatchedStep) -> Generator[None]:
@@ -149,37 +153,50 @@ class RaceRecorder(HostRecorder):
         return (*work.accesses, *work.held, *filter(None, found))
 
     def _read(self, step: WatchedStep) -> RecordedWork:
-        frame = _frame() or (None if step.giver else places.users_frame())
-        is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
-        given_by = self.given.get(step.giver.order) if step.giver and frame is None else None
-        variables = _objects(frame)
-        if given_by is not None:  # of a lambda, or of a call of StreamKit's that was given directly
-            work = given_by._replace(step=step, accesses=(), is_known=is_known, held=())
-        else:
-            streams, callers = self._streams_among(variables), self._callers(frame)
-            call = -1 if frame is None else frame.f_lasti
-            place = places.place_of(frame)
-            work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
-        if step.call is None:
-            return work
+        work = RecordedWork(step, None, (), is_known=False, streams={})
         try:
             self._thread.is_reading = True
-            memories = self._memories
-            uses, is_known = calls.uses(step.call)
-            reached = [] if is_known else [*memories.reached(step.call)]
-            names = memories.names_of((*reached, *variables, *self._arrays.items()))
-            uses += (ArrayUse(array, "unknown", is_sure=False) for _, array in reached)
-            if calls.is_operator(step.call):
-                self._operators[step.order] = names
-            found = {memories.access(use, names): use.array for use in uses}  # each once
-            told = {one for one in found if not is_known and memories.watching(found[one])}
-            accesses = tuple(one for one in found if one is not None and one not in told)
-            held = tuple(filter(None, told))
-            return work._replace(accesses=accesses, is_known=is_known, held=held)
-        except Exception:  # noqa: BLE001 - an object of the program's may raise anything
-            return work
+            with skipping:
+                frame = _frame() or (None if step.giver else places.users_frame())
+                is_known = isinstance(step.mark, trace.Step)  # the future of a step that was given
+                by = self.given.get(step.giver.order) if step.giver and frame is None else None
+                variables = _objects(frame)
+                if by is not None:  # a lambda, or a call of StreamKit's that was given directly
+                    work = by._replace(step=step, accesses=(), is_known=is_known, held=())
+                else:
+                    streams, callers = self._streams_among(variables), self._callers(frame)
+                    call = -1 if frame is None else frame.f_lasti
+                    place = places.place_of(frame)
+                    work = RecordedWork(step, place, (), is_known, streams, (), call, callers)
+                work = work if step.call is None else self._with_accesses(work, variables)
+        except RecursionError:  # the stack is too deep for a context too
+            pass
         finally:
             self._thread.is_reading = False
+        return work
+
+    def _with_accesses(
+        self, work: RecordedWork, variables: Iterable[tuple[str, object]]
+    ) -> RecordedWork:
+        """Add the accesses of a call. An object that raises leaves those of others."""
+        memories, call, uses, is_known = self._memories, work.step.call, list[ArrayUse](), False
+        with skipping:
+            uses, is_known = calls.uses(call)
+        reached = [] if is_known else [*memories.reached(call)]
+        names = memories.names_of((*reached, *variables, *self._arrays.items()))
+        uses += (ArrayUse(array, "unknown", is_sure=False) for _, array in reached)
+        if calls.is_operator(call):
+            self._operators[work.step.order] = names
+        found: dict[Access | None, Any] = {}  # each once
+        unread = len(uses)
+        for use in uses:
+            with skipping:
+                found[memories.access(use, names)] = use.array
+                unread -= 1
+        told = {one for one in found if not is_known and memories.watching(found[one])}
+        accesses = tuple(one for one in found if one is not None and one not in told)
+        held = tuple(filter(None, told))
+        return work._replace(accesses=accesses, is_known=is_known and not unread, held=held)
 
     def _streams_among(self, variables: Iterable[tuple[str, object]]) -> Mapping[int, str]:
         """Return the names of host streams by their ids; one object for all that are alike."""
@@ -241,11 +258,10 @@ class RaceRecorder(HostRecorder):
         if thread.entries.stream is not stream:
             self._keep()
             thread.entries.stream = stream
-        frame = _frame(caller)
-        try:
-            self._note(library, name, uses, order, frame)
-        except Exception:  # noqa: BLE001 - an object of the program's may raise anything
-            self.counted[name, False] += 1
+        with skipping:
+            self._note(library, name, uses, order, _frame(caller))
+            return
+        self.counted[name, False] += 1
 
     def _note(
         self, library: str, name: str, uses: Iterable[Any], order: int, frame: FrameType | None
@@ -352,7 +368,7 @@ def _frame(within: CodeType | None = None) -> FrameType | None:
 
 def _objects(frame: FrameType | None) -> list[tuple[str, object]]:
     """Return the variables of a frame that may be arrays or streams."""
-    return [one for one in places.variables(frame) if type(one[1]) not in NO_ARRAYS]
+    return [one for one in places.variables(frame) if id(type(one[1])) not in NO_ARRAYS]
 
 
 def _caller() -> CodeType | None:

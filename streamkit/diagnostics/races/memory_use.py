@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import math
 import struct
@@ -18,6 +17,7 @@ from streamkit.diagnostics.races.report import FREE
 from streamkit.diagnostics.races.search import Access
 from streamkit.diagnostics.recording.copies import COPIES, ends_of
 from streamkit.diagnostics.recording.kernel_names import library_of_kernel, readable
+from streamkit.diagnostics.recording.places import skipping
 from streamkit.diagnostics.recording.steps import ELEMENTS, LAUNCHES, WORK
 from streamkit.protocols import Diagnosis, Memory, MemoryUse
 from streamkit.protocols.adapters import all_offered, offered
@@ -173,22 +173,16 @@ def _addresses(parameters: Sequence[bytes]) -> Iterator[MemoryUse]:
 
 def named_memory(name: str, value: Any) -> NamedMemory | None:
     """Return the memory of an array, None for another object. This calls no driver."""
-    layout = None
-    with contextlib.suppress(Exception):  # an object may raise anything
-        library = registry.find(value, ARRAYS)
-        if library is not None and library.copies is not None:
-            library.device_of(value)  # raises TypeError if this object of the type is not an array
-            layout = library.copies.array_layout(value)
-    if layout is None:
-        return None
-    address, shape, strides, _, itemsize, _ = layout
-    extent = strided(address, shape, strides, itemsize)
-    if extent is None:
-        return None
-    dtype = getattr(value, "dtype", "")
-    text = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
-    size = itemsize * math.prod(shape)
-    return NamedMemory(extent, RacedArray(name, text, tuple(shape), size, address))
+    with skipping:
+        library: Any = registry.find(value, ARRAYS)
+        library.device_of(value)  # raises TypeError if this object of the type is not an array
+        address, shape, strides, _, itemsize, _ = library.copies.array_layout(value)
+        extent = strided(address, shape, strides, itemsize)
+        dtype = getattr(value, "dtype", "")
+        text = getattr(dtype, "__name__", None) or str(dtype).rpartition(".")[2]
+        array = RacedArray(name, text, tuple(shape), itemsize * math.prod(shape), address)
+        return None if extent is None else NamedMemory(extent, array)
+    return None
 
 
 # -- the calls of the driver ----------------------------------------------------------------------

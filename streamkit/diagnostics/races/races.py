@@ -229,7 +229,10 @@ def _counted(
 _NOT_SEEN = "what NumPy and Python do outside of streams"
 _IN_BODIES = " and in the bodies of scopes"
 _HIDDEN = "what {} does without an operator (print, tolist, save) and in threads without a stream"
-_REMEDY = "Give a library's own function directly, or declare yours by streamkit.testing.accesses."
+_REMEDY = (
+    "Give a library's own function directly, and not memory of a file, or declare yours by "
+    "streamkit.testing.accesses."
+)
 
 _UNSEEN = search.Access(
     "unseen",

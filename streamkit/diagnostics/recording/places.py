@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import registry
 from streamkit._support.frames import local_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType, FrameType
+    from types import CodeType, FrameType, TracebackType
 
 _STANDARD = {
     "asyncio", "concurrent", "contextlib", "copy", "functools", "logging", "multiprocessing",
@@ -23,6 +25,25 @@ _OTHERS = _STANDARD | _PACKAGES
 _CALLERS = 3  # frames around a line in which a name is looked for
 _is_users: dict[object, bool] = {}
 """Whether a module is the user's. A cache, because each launch asks for each frame."""
+
+
+class _Skipping:
+    """A context that ends where an object raises, and lets what a signal's handler raises pass."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: object, raised: TracebackType | None
+    ) -> bool:
+        if kind is None or not issubclass(kind, Exception):
+            return False
+        run = {one.f_code for one, _ in traceback.walk_tb(raised) if users_around(one) is one}
+        handlers = map(signal.getsignal, range(1, signal.NSIG)) if run else ()
+        return not any(getattr(one, "__code__", None) in run for one in handlers)
+
+
+skipping: _Skipping = _Skipping()
 
 
 class Place(NamedTuple):
@@ -80,7 +101,10 @@ def variables(frame: FrameType | None) -> list[tuple[str, object]]:
     here = local_variables(frame)
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     is_module = not is_function and frame.f_locals is frame.f_globals
-    attributes = getattr(here.get("self"), "__dict__", {})
+    attributes: Any = None
+    with skipping:  # some classes have a ``__dict__`` of their own
+        attributes = object.__getattribute__(here.get("self"), "__dict__")
+    attributes = attributes.copy() if type(attributes) is dict else {}
     return [
         *(() if is_module else reversed(frame.f_globals.items())),
         *((f"self.{name}", value) for name, value in attributes.items()),

@@ -48,16 +48,15 @@ EXPORT struct plan {
 } recorder_plans[CALLS];
 enum { AT_BEGINNING = 1, AT_END = 2, NULL_STREAM = 254, NO_STREAM = 255 };
 enum {
-    NOTHING,
-    LAUNCH,        /* a kernel and the bytes of its parameters */
+    LAUNCH = 1,    /* a kernel and the bytes of its parameters */
     LAUNCH_WITH,   /* the same of a launch with a configuration */
     TARGET,        /* bytes to which a parameter points, before or after the call */
     FREED,         /* the memory at the first parameter, as it is at the beginning */
     MEMORY_MADE,   /* memory whose address the call has written to such bytes */
     MEMORY_MAPPED, /* the memory at the first parameter, as it is at the end */
-    NAME,          /* the name of a call that is not known, for parameters */
     UPLOAD,        /* what the pinned memory has from which it will copy */
-    UPLOADED       /* what such memory of the latest uploads has by now */
+    UPLOADED,      /* what such memory of the latest uploads has by now */
+    NAME           /* the name of a call that is not known, for parameters */
 };
 enum { PER_THREAD = 1, UNLOADS = 2, MAY_CAPTURE = 4, ENDS_STREAMS = 8, MAKES_STREAM = 16 };
 
@@ -77,8 +76,9 @@ EXPORT struct {
 EXPORT struct {
     void *(*thread_state)(void);
     int (*add_pending_call)(int (*)(void *), void *);
-    int (*notice)(void *); /* told, in the main thread, of lines that were not met before */
-    const void *code_type, *string_type, *bytes_type;
+    int (*is_true)(const void *), (*is_raised)(const void *);
+    void (*clear)(void);
+    const void *notice, *recursion_error, *code_type, *string_type, *bytes_type;
     int32_t current_frame, of_cframe; /* of_cframe: -1 if the state points to the frame */
     int32_t frame_code, frame_instruction, frame_previous, frame_owner;
     int32_t code_units, code_begins, code_file, code_lines, code_first_line;
@@ -89,7 +89,7 @@ enum { OWNED_BY_GENERATOR = 1, OWNED_BY_C = 3 }; /* frames */
 enum { LEGACY = 1, OF_THREAD = 2 };              /* handles of streams */
 
 EXPORT _Atomic int recorder_of_races; /* listeners to be told of new lines, those of launches too */
-EXPORT _Atomic int recorder_notice;   /* NEW_LINE, TOLD: and `notice` has still to come */
+EXPORT _Atomic int recorder_notice;   /* NEW_LINE, TOLD: and Python has still to begin */
 enum { NEW_LINE = 1, TOLD = 2 };
 
 /* -- what Python reads ------------------------------------------------------------------------- */
@@ -174,8 +174,7 @@ static __thread struct begun {
 } begun;               /* the latest call of this thread */
 
 static uint32_t this_thread(void) {
-    if (!own_thread) own_thread = (uint32_t)syscall(SYS_gettid);
-    return own_thread;
+    return own_thread ? own_thread : (own_thread = (uint32_t)syscall(SYS_gettid));
 }
 
 static void in_child(void) {
@@ -209,14 +208,13 @@ static void *copy(const void *data, size_t size) {
 }
 
 static void let_go(struct chunk **chunks) {
-    while (*chunks) {
-        struct chunk *next = (*chunks)->next;
+    for (struct chunk *next; *chunks; *chunks = next) {
+        next = (*chunks)->next;
         free(*chunks);
-        *chunks = next;
     }
 }
 
-/* -- the line of the user's: a thread's own frames, which stay as they are while it is in C -- */
+/* -- the line of the user's: a thread's own frames, which stay as they are while it is in C ---- */
 
 static struct text text_of(const void *object) {
     if (TYPE(object) == python.bytes_type)
@@ -241,8 +239,7 @@ static int is_library(struct text file) {
     return 0;
 }
 
-/* The address of a code finds a place, and the content proves it: when a code has died, another one
- * can have its address. */
+/* The address of a code finds a place, and the content proves it. */
 static struct place *place_at(const void *code, int64_t at) {
     struct place **slot = &tables.places[bucket((uintptr_t)code + (uint64_t)at)];
     struct text file = text_of(AT(code, python.code_file, void *));
@@ -340,10 +337,9 @@ static struct kernel *new_kernel(const struct kernel *asked, const char *symbol)
 
 static struct met *met(uint64_t handle, uint64_t context) {
     struct met *one = tables.streams[bucket(handle)];
-    for (; one; one = one->next)
-        if (one->handle == handle && (handle > OF_THREAD || one->context == context) &&
-            (handle != OF_THREAD || one->thread == this_thread()))
-            break;
+    while (one && (one->handle != handle || (handle <= OF_THREAD && one->context != context) ||
+                   (handle == OF_THREAD && one->thread != this_thread())))
+        one = one->next;
     return one;
 }
 
@@ -438,8 +434,7 @@ static void launch(const struct plan *plan, struct fact fact, const struct data 
         char *to = note(fact, NULL, head, sizeof head);
         for (int one = 0; to && is_known && one < kernel->count; one++) {
             uint32_t offset = kernel->parameters[one][0], size = kernel->parameters[one][1];
-            memcpy(to, buffer ? buffer + offset : pointers[one], size);
-            to += size;
+            to = (char *)memcpy(to, buffer ? buffer + offset : pointers[one], size) + size;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -450,8 +445,7 @@ static void launch(const struct plan *plan, struct fact fact, const struct data 
 static int look(struct content *memory) {
     uint64_t words[LOOKED_AT / 8 + 1], digest = memory->size;
     size_t pieces = memory->size > LOOKED_AT ? PIECES : 1;
-    size_t length = pieces > 1 ? LOOKED_AT / PIECES : memory->size;
-    size_t last = memory->size - length;
+    size_t length = pieces > 1 ? LOOKED_AT / PIECES : memory->size, last = memory->size - length;
     struct iovec to = {words, length * pieces}, from[PIECES];
     for (size_t one = 0; one < pieces; one++)
         from[one] = (struct iovec){(char *)memory->at + last * one / (PIECES - 1), length};
@@ -494,9 +488,7 @@ static void add(const struct plan *plan, struct fact fact, const struct data *da
         beside = AT(fields, plan->at, void *);
         fact.beside = beside ? plan->length : 0;
     } else if (plan->more == NAME) {
-        fields = data->name;
-        fact.fields = (uint32_t)strlen(fields);
-        fact.beside = 0;
+        fact.fields = (uint32_t)strlen(fields = data->name);
     } else if (plan->more == MEMORY_MADE || plan->more == MEMORY_MAPPED) {
         uint64_t address = AT(fields, 0, uint64_t);
         if (plan->more == MEMORY_MADE) address = *(uint64_t *)address;
@@ -546,6 +538,14 @@ static void ends(const struct plan *plan, struct fact fact, const struct data *d
     }
 }
 
+/* Let Python read names, in the main thread. What it raises passes, but for a stack too deep. */
+static int notice(void *object) {
+    int code = python.is_true(object);
+    if (code < 0) recorder_notice = NEW_LINE; /* the next call asks again */
+    if (code >= 0 || !python.is_raised(python.recursion_error)) return code;
+    return python.clear(), 0;
+}
+
 /* The function that CUPTI calls. */
 EXPORT void recorder_call(void *user, int domain, uint32_t call, const struct data *data) {
     (void)user, (void)domain;
@@ -556,7 +556,7 @@ EXPORT void recorder_call(void *user, int domain, uint32_t call, const struct da
     (data->site ? ends : begins)(plan, fact, data);
     int state = NEW_LINE;
     if (atomic_compare_exchange_strong(&recorder_notice, &state, TOLD) &&
-        python.add_pending_call(python.notice, NULL)) /* too many wait already */
+        python.add_pending_call(notice, (void *)python.notice)) /* too many wait already */
         recorder_notice = NEW_LINE;
 }
 

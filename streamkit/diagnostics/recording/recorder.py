@@ -7,7 +7,6 @@ ever, and lose the exception that passes when a destructor calls the driver.
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import ctypes
 import functools
@@ -39,8 +38,8 @@ _WATCHED = [*filter(None, CALLS), *UNKNOWN]
 # What ``recorder.c`` calls a plan.
 _PLAN = struct.Struct("<HBBBBBB")
 _AT_BEGINNING, _AT_END = 1, 2
-_LAUNCH, _LAUNCH_WITH, _TARGET, _FREED, _MEMORY_MADE, _MEMORY_MAPPED, _NAME = range(1, 8)
-_UPLOAD, _UPLOADED = 8, 9
+_LAUNCH, _LAUNCH_WITH, _TARGET, _FREED, _MEMORY_MADE, _MEMORY_MAPPED = range(1, 7)
+_UPLOAD, _UPLOADED, _NAME = range(7, 10)
 _LAUNCHES, _UPLOADS = (_LAUNCH, _LAUNCH_WITH), (_UPLOAD, _UPLOADED)
 _OF_CONFIGURATION, _NULL_STREAM, _NO_STREAM = 32, 254, 255
 _PER_THREAD = 1
@@ -106,7 +105,6 @@ class Subscription:
         self._handle = ctypes.c_void_p()
         self._recorder: Any = None
         self._files: tuple[object, ...] = ()  # which the recorder reads
-        self._notice = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._noticed)
 
     @property
     def count(self) -> int:
@@ -171,7 +169,7 @@ class Subscription:
         if has_lines():
             files = places.files_of_libraries()
             texts = (ctypes.c_void_p * (len(files) + 1))(*map(id, files))  # the last one is NULL
-            self._number("python", ctypes.c_void_p * 3)[2] = _address(self._notice)
+            self._number("python", ctypes.c_void_p * 6)[5] = id(self)
             recorder.recorder_have_lines(texts)
             self._files = files, texts  # the recorder reads the older ones no more
         code = cupti.cuptiSubscribe(ctypes.byref(self._handle), recorder.recorder_call, None)
@@ -188,15 +186,12 @@ class Subscription:
         for number in _WATCHED:  # an older CUPTI does not know the newest calls
             cupti.cuptiEnableCallback(1, self._handle, _DRIVER_API, number)
 
-    def _noticed(self, _: object) -> int:
-        """Tell the listeners of new lines: in the main thread, between two of its instructions."""
+    def __bool__(self) -> bool:
+        """Tell the listeners of new lines; a callback of ctypes would swallow what they raise."""
         self._number("notice", ctypes.c_int).value = 0
-        try:
-            for notice in [one.notice for one in self._listeners if one.notice is not None]:
-                notice()
-        except KeyboardInterrupt:  # ctypes would swallow it
-            _thread.interrupt_main()
-        return 0
+        for notice in [one.notice for one in self._listeners if one.notice is not None]:
+            notice()
+        return False
 
 
 subscription: Subscription = Subscription()
@@ -298,10 +293,11 @@ def has_lines() -> bool:
     if offsets is None:
         return False
     given = struct.pack(
-        "<6Q15i",
+        "<10Q15i",
         *map(_address, (api.PyGILState_GetThisThreadState, api.Py_AddPendingCall)),
+        *map(_address, (api.PyObject_IsTrue, api.PyErr_ExceptionMatches, api.PyErr_Clear)),
         0,
-        *map(id, (type(_plan.__code__), str, bytes)),
+        *map(id, (RecursionError, type(_plan.__code__), str, bytes)),
         *offsets,
     )
     (ctypes.c_char * len(given)).in_dll(recorder, "recorder_python").raw = given

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import dataclasses
 import functools
 import html
+import inspect
 import itertools
 import json
+import sys
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -30,6 +34,7 @@ from streamkit.protocols import ArrayUse
 from streamkit.testing import accesses, adversarial
 from support.model import Play, programs, search
 from support.model_host import Adversarial
+from support.odd_objects import Names, Query
 from support.programs import needs_fork, run_program
 from support.queues import eventually, pending, within
 
@@ -1024,17 +1029,56 @@ def test_a_promise_that_cannot_be_is_refused(options, fn, error, told):
         accesses(**options)(fn)
 
 
-def test_an_object_that_cannot_be_asked_does_not_break_the_program(stream, x):
-    class Broken(np.ndarray):
-        @property
-        def __array_interface__(self):
-            raise RuntimeError("no")
+def broken(_):
+    raise RuntimeError("no")
 
+
+ODD = {"__array_interface__": property(broken), "__class__": property(broken), "__dict__": print}
+CODE = "stream.submit(put, x)\nother.submit(put, x, one)"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Query("One", (), {}), lambda: np.zeros(6).view(type("Odd", (np.ndarray,), ODD)),
+        lambda: weakref.proxy(Query("Gone", (), {})()),
+        lambda: [view := memoryview(b"a"), view.release()][0],
+    ],
+    ids=["no hash", "odd answers", "dead proxy", "released"],
+)  # fmt: skip
+def test_an_object_that_raises_breaks_nothing_and_hides_no_other(stream, other, x, make):
+    ran = []
+
+    def put(array, *_):
+        ran.append(array[:].fill(1))
+
+    self = make()  # as in a method
     with sk.races() as report:
-        stream.submit(np.copyto, x, np.zeros(6).view(Broken))
-        stream.submit(write, x)
-    assert report.coverage.missed == ("copyto", UNSEEN)
-    assert report.races == ()
+        exec(CODE, {}, Names(stream=stream, other=other, x=x, put=put, one=self))  # noqa: S102 - it takes any mapping
+        other.submit(put, x, self)
+    assert (len(ran), len(report.races), report.coverage.understood) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("tool", [sk.audit, sk.races])
+def test_the_stack_is_as_deep_as_without_a_block(stream, x, tool):
+    def deep(depth):
+        return deep(depth - 1) if depth else stream.submit(np.copyto, x, 1)
+
+    def results():
+        for depth in range(20, 60):
+            try:
+                yield deep(depth) is None
+            except RecursionError:
+                yield depth
+
+    limit, found = sys.getrecursionlimit(), []
+    for block in (contextlib.nullcontext, tool):
+        with block():
+            sys.setrecursionlimit(len(inspect.stack()) + 60)
+            found.append([*results()])
+            sys.setrecursionlimit(limit)
+    assert found[1] == found[0]
+    assert {True, False, 59} & {*found[0]} > {59}
 
 
 # -- the block -------------------------------------------------------------------------------------
@@ -1053,6 +1097,7 @@ def test_the_report_is_made_when_the_block_ends(stream, x):
 
 STUCK = """
 import threading
+import weakref
 from concurrent.futures import Future
 import streamkit as sk
 from streamkit._support import reports  # its patience has no public name
@@ -1202,7 +1247,8 @@ def test_it_raises_for_certain_races_and_if_asked_for_possible_ones(report, stre
     assert text.startswith(f"{first}\n\nrace on x (float64, shape (6,)")
     assert "  NumPy's copyto writes it on s (cpu), " in text
     remedy = (
-        "Give a library's own function directly, or declare yours by streamkit.testing.accesses."
+        "Give a library's own function directly, and not memory of a file, or declare yours by "
+        "streamkit.testing.accesses."
     )
     assert text.endswith(f"report.<locals>.<lambda>. {remedy} Not seen: {UNSEEN}.")
     with sk.races() as possible:

@@ -11,6 +11,7 @@ import pytest
 from streamkit.diagnostics.races import calls  # a report shows pairs, not what one call does
 from streamkit.diagnostics.races.arrays import Memories  # as above
 from streamkit.protocols import ArrayUse
+from streamkit.testing import accesses
 
 np = pytest.importorskip("numpy")
 
@@ -223,6 +224,9 @@ def test_an_array_of_objects_is_not_understood_and_neither_are_the_arrays_in_it(
     assert not is_known
     assert [use.mode for use in uses] == ["unknown", "unknown"]
     assert any(use.array is x for use in uses)
+    declared = accesses(reads=["x"])(lambda x: x)
+    known = [calls.uses(call(declared, one))[1] for one in (x, np.frombuffer(mmap.mmap(-1, 24)))]
+    assert known == [True, False]  # a file can be mapped twice
 
 
 RECORD = np.dtype([("p", "f8"), ("q", "f8"), ("r", "i4")])

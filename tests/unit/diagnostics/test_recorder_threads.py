@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -172,6 +173,35 @@ def test_a_call_has_the_line_of_the_user_and_not_of_a_library(calls, monkeypatch
         facts, _ = recorder.subscription.close(listener)
         places_of_calls.append(facts[-1].place.file)
     assert places_of_calls == [driver_calls.__file__, __file__]
+
+
+@lines
+def test_the_stack_is_as_deep_as_without_a_listener(calls):
+    def deep(depth, call):
+        return deep(depth - 1, call) if depth else call()
+
+    def results():
+        names = {"free": calls.free, "fields": calls.fields, "int": int}
+        code = f"def call():\n free.call({RECORD}, fields, 0)\n for _ in range(9): int()"
+        for depth in range(20, 70):
+            exec(code, names)  # noqa: S102 - a new line each time
+            try:
+                yield deep(depth, names["call"])
+            except RecursionError:
+                yield depth
+
+    limit, told, found = sys.getrecursionlimit(), [], []
+    for notice in (None, lambda: told.append(deep(9, int))):
+        listener = recorder.subscription.open(notice)
+        sys.setrecursionlimit(len(inspect.stack()) + 60)
+        try:
+            found.append([*results()])
+        finally:
+            sys.setrecursionlimit(limit)
+            recorder.subscription.close(listener)
+    assert found[1] == found[0]
+    assert {None, 69} <= {*found[0]}
+    assert told
 
 
 @lines
