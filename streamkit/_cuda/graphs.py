@@ -112,17 +112,23 @@ def launch(executable: int, stream: int) -> None:
     ask("cuGraphLaunch", executable, stream)
 
 
-def relaunches(executable: int, stream: int) -> Generator[None]:
+def relaunches(executable: int, stream: int) -> Generator[None, bool | None]:
     """Queue a run on a created stream with each item, by two calls that cost the least.
 
-    It ends where the stream captures, where the driver refuses the call, as it may without the
-    stream's context, and in a forked child. It serves one thread at a time: others get a ValueError
-    meanwhile, as from any generator.
+    The items end where the stream captures, where the driver refuses the call, as it may without
+    the stream's context, and in a forked child. They serve one thread at a time: others get a
+    ValueError meanwhile, as from any generator.
     """
+    items = _relaunches(executable, stream)
+    next(items)
+    return items
+
+
+def _relaunches(executable: int, stream: int) -> Generator[None, bool | None]:
     handles = map(ctypes.c_void_p.from_param, (executable, stream))
     run = functools.partial(loader.without_gil("cuGraphLaunch"), *handles)
     ask, captures = driver.capture_question(stream, is_checked=False)  # errors fail the run too
-    while not loader.is_forked:
+    while not ((yield) or loader.is_forked):
         ask()
         if captures:
             return
@@ -131,7 +137,18 @@ def relaunches(executable: int, stream: int) -> Generator[None]:
             if code in _QUEUED_NOTHING:
                 return
             raise driver.error("cuGraphLaunch", code)
-        yield
+
+
+def end(relaunches: Generator[None, bool | None]) -> bool:
+    """End the items of ``relaunches``; False while another thread makes one."""
+    try:
+        relaunches.send(True)  # noqa: FBT003 - ``close`` may crash meanwhile, in CPython up to 3.12
+    except StopIteration:
+        return True
+    except ValueError as error:
+        if getattr(error.__traceback__, "tb_next", None) is not None:  # not of the generator itself
+            raise
+    return False
 
 
 class Node(NamedTuple):

@@ -52,7 +52,7 @@ class CudaGraph(Graph, metaclass=Concrete):
         self._kept = kept  # during the capture
         self._sections: list[graphs.Section] = []  # during the capture
         self._lock = threading.RLock()  # no forked child can use the graph
-        self._again: tuple[QueueRecord | None, Generator[None]] = None, graphs.relaunches(0, 0)
+        self._again: tuple[QueueRecord | None, Any] = None, None
         """The queue where a launch now needs no more than the next item, and the items."""
 
     # -- while it is captured ---------------------------------------------------------------------
@@ -169,8 +169,11 @@ class CudaGraph(Graph, metaclass=Concrete):
             if target is not None and (target._queue or target._live()) is steady:  # noqa: SLF001 - no call where that is quick
                 for _ in again:
                     return
-        except ValueError:  # another thread launches, or the stream is closed, which is told below
+        except errors.StreamClosedError:  # which is told below
             pass
+        except ValueError as error:  # the generator's own says that another thread launches
+            if getattr(error.__traceback__, "tb_next", None) is not None:
+                raise
         finally:
             if disposal.waiting:
                 disposal.sweep()
@@ -205,11 +208,7 @@ class CudaGraph(Graph, metaclass=Concrete):
             with self._lock:
                 again = self._again[1]
                 self._again = None, again  # a launch that begins now takes the lock
-                try:
-                    again.close()
-                except ValueError:  # another thread launches
-                    pass
-                else:
+                if again is None or graphs.end(again):
                     return call(*arguments)
             time.sleep(1e-5)  # without the lock, which a signal's handler in the launch may take
         raise messages.forked()

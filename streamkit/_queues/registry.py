@@ -12,7 +12,6 @@ import importlib
 import sys
 import warnings
 import weakref
-from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -218,30 +217,11 @@ def _load_entry(entry: EntryPoint) -> Adapter:
             f"{API}. Install matching versions of the two."
         )
     else:
-        own: Any = loaded
         if has_steps:
-            own.bind = bind_by_steps(own.enter, own.leave)
-        with suppress(AttributeError):  # an instance that takes no attribute is not checked
-            own.extract = _checked(plugin, own.extract)
+            steps: Any = loaded
+            steps.bind = bind_by_steps(steps.enter, steps.leave)
         return loaded
     raise errors.BackendNotInstalledError(message, name=entry.name)
-
-
-def _checked(plugin: str, extract: Callable[[Any], Queue]) -> Callable[[Any], Queue]:
-    """Return a plugin's ``extract`` with a check of its results, which costs no other library."""
-
-    def checked(obj: Any) -> Queue:
-        found = extract(obj)
-        read: Any = found.handle if isinstance(found, Queue) else found
-        is_int = isinstance(read, int) and not isinstance(read, bool)
-        if isinstance(found, Queue) and is_int and 0 <= read < 2**64:
-            return found
-        raise TypeError(
-            f"{plugin} read {messages.describe(read)} from {messages.describe(obj)}, and not a "
-            "streamkit.protocols.Queue whose handle is an int from 0 to 2**64 - 1. Ask its author."
-        )
-
-    return checked
 
 
 _unusable: dict[EntryPoint, str] = {}
@@ -252,7 +232,9 @@ def _usable(entry: EntryPoint) -> Adapter | None:
     try:
         return None if entry in _unusable else _load_entry(entry)
     except errors.BackendNotInstalledError as error:
-        text = str(error)
+        text, roots = str(error), {name.partition(".")[0] for name in (entry.name, entry.module)}
+        if any(library_rows.is_half_imported(sys.modules.get(root)) for root in roots):
+            return None  # it can be used once its library is imported
         if _unusable.setdefault(entry, text) is text:  # else another thread has said it
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return None
@@ -270,6 +252,19 @@ def extract(obj: object) -> tuple[Queue, Adapter]:
     return recognise(obj) if adapter is None else (adapter.extract(obj), adapter)
 
 
+def _check(queue: Any, adapter: Adapter, obj: object) -> None:
+    """Refuse what an adapter has read from the first object of a type, if it is no queue."""
+    is_queue = isinstance(queue, Queue)
+    read: Any = queue.handle if is_queue else queue
+    is_int = is_queue and isinstance(read, int) and not isinstance(read, bool)
+    if not is_int or not 0 <= read < 2**64:
+        raise TypeError(
+            f"the adapter {adapter.name!r} read {messages.describe(read)} from "
+            f"{messages.describe(obj)}, and not a streamkit.protocols.Queue whose handle is an int "
+            "from 0 to 2**64 - 1. Ask its author."
+        )
+
+
 def recognise(obj: object) -> tuple[Queue, Adapter]:
     """``extract`` for an object of a type not seen before."""
     kind = type(obj)
@@ -282,6 +277,7 @@ def recognise(obj: object) -> tuple[Queue, Adapter]:
         except TypeError as error:  # not its stream: perhaps the next one's
             refusal = refusal or error
         else:
+            _check(queue, candidate, obj)
             remember(stream_types, kind, candidate, candidate.name)
             return queue, candidate
     if speaks_protocol(obj):

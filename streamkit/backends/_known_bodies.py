@@ -39,7 +39,6 @@ def slow_scopes(library: str, version: str) -> Finding:
         f"the functions of {library} {version} here are not those that StreamKit knows: the "
         "version is another, or the program has replaced one. So entering and leaving a scope "
         "takes several times as long; what runs where is the same",
-        f"Nothing, if that is quick enough. Else leave the functions of {library} as they are, or "
-        f"install a newer StreamKit or an older {library}.",
+        f"Nothing, if that is quick enough; or install a newer StreamKit, or an older {library}.",
         library,
     )

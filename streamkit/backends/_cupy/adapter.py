@@ -43,8 +43,7 @@ _NO_CUDA = (3, 35, 100, 801, 803, 804)
 _default = getattr(sys.modules.get("cupy_backends.cuda.stream"), "get_default_stream_ptr", None)
 _switch = os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") or 0
 _PER_THREAD = bool(int(_switch)) if _default is None else _default() == PER_THREAD
-_handle_0 = PER_THREAD if _PER_THREAD else LEGACY
-traits = Traits(streams_are_fixed=True, built_for=_cuda, handle_0=_handle_0)
+traits = Traits(streams_are_fixed=True, built_for=_cuda, handle_0=LEGACY + _PER_THREAD)
 
 # the second is deprecated, and many programs still use it
 _KINDS = cupy.cuda.Stream, getattr(cupy.cuda, "ExternalStream", cupy.cuda.Stream)

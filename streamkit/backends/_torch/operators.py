@@ -66,7 +66,7 @@ def watch_operators(tell: Tell) -> Generator[None]:
             mode.tells = tuple(one for one in mode.tells if one is not tell)
             if not mode.tells:
                 _telling.discard(mode)
-                if mode in vars(_thread).values():  # another thread's stays there, mute
+                if _python_dispatch._get_current_dispatch_mode() is mode:  # noqa: SLF001 - else mute
                     _thread.mode = None
                     mode.__exit__(None, None, None)
                 _set_flags()

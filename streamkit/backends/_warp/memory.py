@@ -158,10 +158,11 @@ class Lent:
             if event is not None:
                 events.wait(companions[self.device], event.handle)
                 self._events.append(event)
-        # only now, because a scope that was left meanwhile has marked its end
-        for mark, event in self._marks.copy().items():
-            events.wait(companions[self.device], event.handle)
-            self._end(mark)
+        # last and again: a scope left meanwhile marks its end, and gives an older event back
+        while self._marks:
+            for mark, event in self._marks.copy().items():
+                events.wait(companions[self.device], event.handle)
+                self._end(mark)
         return not captures
 
     def own_pool(self, common: Any) -> Any:
@@ -194,8 +195,9 @@ def _drop(lent: Lent, token: object) -> None:
     if found is not token:
         watched.setdefault(lent, found)
     elif lent.view() is None and lent.pool is not None:
-        lent.passed = _Event(lent.context)
-        events.record(lent.passed.handle, companions[lent.device])
+        passed = _Event(lent.context)
+        events.record(passed.handle, companions[lent.device])
+        lent.passed = passed  # only now: it can be in ``_spare`` already, from an earlier time
         _spare.append(lent)
 
 

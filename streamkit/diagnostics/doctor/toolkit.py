@@ -37,8 +37,11 @@ def load(name: str, *majors: int) -> Any:
 
 
 def has_headers() -> bool:
-    """Whether CUDA's headers are here, which a compiler needs."""
-    finder: Any = importlib.import_module("cuda.pathfinder")  # as the bindings do
+    """Whether CUDA's headers are here, which a compiler needs; True if nothing can tell."""
+    try:
+        finder: Any = importlib.import_module("cuda.pathfinder")
+    except ImportError:
+        return True
     return finder.find_nvidia_header_directory("cudart") is not None
 
 

@@ -20,7 +20,7 @@ from streamkit.diagnostics.races.report import (
 from streamkit.diagnostics.recording import kernel_names, places
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from streamkit._cuda.graphs import Node, NodeWork, Section
     from streamkit.diagnostics.races.report import Coverage, Race
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
-_MEMORY = "the memory of a graph"  # whose addresses are fixed: the same bytes are the same memory
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
@@ -62,12 +61,16 @@ def races_of(
         name, library, section = who[number]
         return RacedOperation(name, library, None, mode, None, 0, nodes[number].place, section)
 
-    stamps = stamps_of_nodes(len(nodes), edges)
+    stamps, regions = stamps_of_nodes(len(nodes), edges), _regions_written(works.values())
     given = (  # of alike nodes of a chain the last one stands for those before it
         search.Work(
             number,
             (stamps[number].chain, who[number]),
-            tuple(one._replace(allocation=_MEMORY) for one in works[number].accesses),
+            tuple(
+                one._replace(allocation=regions[one.extent[:2]])
+                for one in works[number].accesses
+                if one.extent[:2] in regions
+            ),
         )
         for number in stamps
         if number in works
@@ -82,6 +85,23 @@ def races_of(
     )
     coverage = coverage_of((launch.name, launch.is_known) for launch in works.values())
     return tuple(race for race, _ in found), coverage
+
+
+def _regions_written(works: Iterable[Launch]) -> dict[tuple[int, int], int]:
+    """Return the memory that some node writes: the number of its region, by the extents there.
+
+    Extents that overlap are in one region, and addresses are fixed: so the search compares only
+    what can race.
+    """
+    accesses = [one for work in works for one in work.accesses]
+    found: dict[tuple[int, int], int] = {}
+    region, stop = 0, 0
+    for extent in sorted({one.extent[:2] for one in accesses}):
+        region += extent[0] >= stop
+        stop = max(stop, extent[1])
+        found[extent] = region
+    written = {found[one.extent[:2]] for one in accesses if one.mode != "read"}
+    return {extent: region for extent, region in found.items() if region in written}
 
 
 def page(

@@ -6,6 +6,7 @@ and so are nodes of a graph that follow one another.
 
 from __future__ import annotations
 
+import heapq
 import math
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
@@ -131,7 +132,7 @@ class VectorClocks:
 
 
 def stamps_of_nodes(count: int, edges: Iterable[tuple[int, int]]) -> dict[int, Stamp]:
-    """Return where each node of a graph stands, by its number, in an order that the edges allow.
+    """Return where each node of a graph stands, in the order of numbers as far as edges allow it.
 
     Each edge is from a node to one that waits for it. A chain goes on from a node to one of those.
     """
@@ -140,7 +141,13 @@ def stamps_of_nodes(count: int, edges: Iterable[tuple[int, int]]) -> dict[int, S
         waits_for[other].add(one)
     clocks, stamps = VectorClocks(), dict[int, Stamp]()
     ends: dict[int, int] = {}  # of chains, by their last nodes
-    for node in TopologicalSorter(waits_for).static_order():
+    sorter, ready = TopologicalSorter(waits_for), list[int]()
+    sorter.prepare()
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heapq.heappush(ready, node)
+        node = heapq.heappop(ready)
+        sorter.done(node)
         before = waits_for[node]
         chain = ends[node] = next((ends.pop(one) for one in before if one in ends), node)
         for one in before:

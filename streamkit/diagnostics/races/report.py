@@ -82,7 +82,7 @@ class Race:
     fix: str
     """The call to add to the program, and where, so that the second comes after the first."""
     count: int
-    """The number of times that the race was found at this pair of lines."""
+    """The number of times that the race was found at this pair of lines; at least, in a graph."""
     reason: str = ""
     """Why it is only possible, in a few words."""
 
@@ -388,7 +388,7 @@ def races_among(
         both = pair.first, pair.second
         # an operation that reads and writes an array has two accesses
         same = [one for one in alike if one[:2] == both]
-        modes = {one.one.mode for one in same}, {one.other.mode for one in same}
+        modes: Any = {one.one.mode for one in same}, {one.other.mode for one in same}
         first, second = (
             operation(number, "write" if "write" in used else min(used))
             for number, used in zip(both, modes, strict=True)

@@ -214,6 +214,31 @@ def test_a_scope_that_ends_while_it_is_asked_about_is_waited_for(memory, array, 
     destroy_stream(handle)
 
 
+def test_a_queue_whose_mark_is_replaced_meanwhile_is_waited_for(memory, array, gate, monkeypatch):
+    """By another thread, and the older event is recorded elsewhere before the wait for it."""
+    handles = make_stream(), make_stream()
+    one, two = map(sk.from_handle, handles)
+    wait = events.wait
+
+    def leave_scopes_and_wait(*arguments):
+        monkeypatch.undo()
+        for stream in (one, two):
+            with stream:
+                pass
+        wait(*arguments)
+
+    with one:
+        gate.hold(handles[0])
+    monkeypatch.setattr(events, "wait", leave_scopes_and_wait)
+    array()
+    assert held(LEGACY)
+    gate.open()
+    one.sync()
+    one = two = None
+    for handle in handles:
+        destroy_stream(handle)
+
+
 def test_a_stream_that_is_gone_was_waited_for(array, gate):
     stream = sk.new_stream(nonblocking=True)
     with stream:
@@ -699,7 +724,7 @@ def test_the_pool_of_a_queue_that_is_gone_is_used_again_when_its_work_is_done(me
     assert pool_of_a_new_queue() in (first, second)
 
 
-def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory):
+def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory, monkeypatch):
     """By a free that meets the queue just gone, and by the end of its view."""
     call = memory._in_own_pools(current_pool)
     memory._spare.clear()
@@ -709,7 +734,13 @@ def test_a_pool_goes_to_one_queue_though_it_is_given_up_twice(memory):
         pool = call()
     del stream
     gc.collect()
-    memory.end(lent)
+    first, record, kept = lent.passed, events.record, []
+    with monkeypatch.context() as patch:  # meanwhile another thread may take the pool
+        patch.setattr(
+            events, "record", lambda *at: (kept.append(lent.passed is first), record(*at))
+        )
+        memory.end(lent)
+    assert set(kept) == {True}, "an event that is not recorded yet counts as done"
     assert eventually(lambda: events.is_done(lent.passed.handle))  # else it is nobody's yet
     later, pools = [sk.new_stream(nonblocking=True) for _ in range(4)], []
     for stream in later:

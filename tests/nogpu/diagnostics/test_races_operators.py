@@ -735,6 +735,28 @@ def test_each_block_sees_its_own_wherever_and_in_whatever_order_they_end(a, x, e
     assert state() == before
 
 
+class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_users_mode_stays_where_it_is_above_one_that_another_thread_has_ended(x):
+    block = sk.races()
+    block.__enter__()
+    within(lambda: block.__exit__(None, None, None))
+    with Counting() as mode:
+        with sk.races():
+            x.add_(1)
+        x.add_(1)
+    assert mode.seen == 2
+    with sk.races():
+        pass
+    assert state()[0] == 0
+
+
 # -- what an operator does ------------------------------------------------------------------------
 
 SQUARE = torch.ones(4, 4)

@@ -247,22 +247,36 @@ for call, given in ((sk.wrap, broken.Stream()), (registry.adapter, "broken")):
     )
 
 
-@pytest.mark.parametrize("is_seen", [False, True], ids=["first", "later"])
+def test_a_plugin_that_is_needed_while_its_library_is_imported_is_used_later(broken):
+    broken(
+        f"import broken\nbroken.late\n{READS}",
+        """
+import broken, warnings
+warnings.simplefilter("error")
+broken.__spec__._initializing = True
+assert [*registry.candidates(broken.Stream)] == []
+broken.late, broken.__spec__._initializing = 1, False
+assert [one.name for one in registry.candidates(broken.Stream)] == ["broken"]
+""",
+    )
+
+
+@pytest.mark.parametrize("speaks", [False, True], ids=["alone", "beside the protocol"])
 @pytest.mark.parametrize("read", ["None", "64", "iter([])", *map("protocols.Queue({})".format, (
     "-1", "2**64", "None", "'5'", "64.0", "True",
 ))])  # fmt: skip
-def test_what_a_plugin_reads_is_a_queue_with_the_handle_of_a_stream(broken, read, is_seen):
+def test_what_a_plugin_reads_is_a_queue_with_the_handle_of_a_stream(broken, read, speaks):
     """A handle of -1 would be taken for the legacy default stream."""
     broken(
         READS,
         f"""
 import broken
 stream = broken.Stream()
-stream.read = protocols.Queue(2**64 - 1)
-assert not {is_seen} or registry.extract(stream)[0] is stream.read
+if {speaks}:
+    broken.Stream.__cuda_stream__ = lambda self: (0, 64)
 stream.read = {read}
 error = raised(TypeError, sk.wrap, stream)
-for part in ("'broken'", "broken_adapter", "Queue", "2**64", "author"):
+for part in ("'broken'", "Queue", "2**64", "author"):
     assert part in str(error), (part, error)
 """,
     )

@@ -99,6 +99,15 @@ def test_nodes_that_do_the_same_are_one_race_that_counts_pairs_of_them(graph):
         assert 1 <= race.count <= len(pairs)
 
 
+def test_of_alike_nodes_the_fix_names_the_first_because_the_others_come_after_it():
+    places = 8, 8, 8, 8, 8, 0, 0, 0
+    uses = [(MemoryUse(START + place, "write", (1,), (1,), is_sure=True),) for place in places]
+    nodes = [NodeWork("memset", place, uses=own) for place, own in enumerate(uses)]
+    edges = [*itertools.pairwise(range(6)), (6, 7)]
+    (race,), _ = races_of(nodes, edges, [], [])
+    assert (race.first.node, race.second.node) == (5, 6)
+
+
 def test_work_of_one_inner_graph_is_to_be_ordered_where_that_is_captured():
     use = MemoryUse(START, "write", (4,), (1,), is_sure=True)
     nodes = [NodeWork("memset", 3, uses=(use,)) for _ in range(2)]
