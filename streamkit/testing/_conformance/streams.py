@@ -102,6 +102,9 @@ def extract_reads_handle(subject: Subject) -> None:
         what = f"extract({messages.describe(stream)})"
         queue = subject.adapter.extract(stream)
         subject.require(
+            type(queue.handle) is int, f"{what}.handle is not an int: {queue.handle!r}. Convert it."
+        )
+        subject.require(
             queue.handle == handle,
             f"{what}.handle is {queue.handle:#x}, the library itself says {handle:#x}",
         )
