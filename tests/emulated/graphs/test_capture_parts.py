@@ -465,6 +465,7 @@ def test_a_cache_is_emptied_when_many_graphs_have_ended_and_nothing_runs(capture
     """Nor on the other device, for which the library waits too."""
     captures(
         f"""{HOLDS}
+import time
 busy = sk.new_stream({device}, nonblocking=True)
 emptied = streamkit_onelib.emptied
 
@@ -472,20 +473,23 @@ def hold():
     word.value = 0
     driver.cuStreamWaitValue32(busy.handle, address, 1, 0)
 
-def settle():  # what StreamKit itself has recorded on any stream is done
-    driver.cuCtxSetCurrent(stream.context)
-    driver.cuCtxSynchronize()
-
 def end(graphs):
     for _ in range(graphs):
         work().close()
     return len(emptied)
 
-assert (end(8), settle(), end(1)) == (0, None, 1)
+def end_until(count):  # soon, as StreamKit itself has recorded events on all streams
+    for _ in range(15):  # far fewer than are too many
+        if end(1) == count:
+            return True
+        time.sleep(0.2)
+
+assert end(8) == 0
+assert end_until(1)
 hold()
 assert end(40) == 1
 word.value = 1
-assert (settle(), end(1)) == (None, 2)
+assert end_until(2)
 hold()
 assert (end(63), end(1)) == (2, 3)
 word.value = 1
