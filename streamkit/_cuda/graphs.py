@@ -146,9 +146,14 @@ def end(relaunches: Generator[None, bool | None]) -> bool:
     except StopIteration:
         return True
     except ValueError as error:
-        if getattr(error.__traceback__, "tb_next", None) is not None:  # not of the generator itself
+        if not is_of_generator(error):
             raise
     return False
+
+
+def is_of_generator(error: ValueError) -> bool:
+    """Whether a generator has refused an item itself, as another thread is in it."""
+    return getattr(error.__traceback__, "tb_next", None) is None
 
 
 class Node(NamedTuple):

@@ -171,8 +171,8 @@ class CudaGraph(Graph, metaclass=Concrete):
                     return
         except errors.StreamClosedError:  # which is told below
             pass
-        except ValueError as error:  # the generator's own says that another thread launches
-            if getattr(error.__traceback__, "tb_next", None) is not None:
+        except ValueError as error:
+            if not graphs.is_of_generator(error):  # which says that another thread launches
                 raise
         finally:
             if disposal.waiting:

@@ -22,10 +22,15 @@ def local_variables(frame: FrameType) -> dict[str, Any]:
     is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     # the program may hold the dict too, because ``locals()`` returns it
     is_ours = is_function and sys.version_info < (3, 13) and sys.getrefcount(found) == _ITS_OWN
-    # what else exec may be given would run the program's code
-    copy = dict(found) if is_function or issubclass(type(found), dict) else {}
+    copy = dict(found) if can_be_read(frame) else {}
     if is_ours:  # empty it, except for names that exec added: the next exec finds them only here
         code = frame.f_code
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             found.pop(name, None)
     return copy
+
+
+def can_be_read(frame: FrameType) -> bool:
+    """Whether the variables are no mapping of the program's, as exec takes, which runs its code."""
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    return bool(is_function) or issubclass(type(frame.f_locals), dict)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from typing import TYPE_CHECKING
 
 from streamkit._cuda import driver, loader
 from streamkit._queues import registry
 from streamkit._streams.stream import CudaStream
+from streamkit._support.frames import can_be_read
 from streamkit.diagnostics.races.arrays import NO_ARRAYS
 from streamkit.diagnostics.races.cuda_races import Found, PlacedLaunch, find
 from streamkit.diagnostics.races.memory_use import NamedMemory, WorkReader, named_memory
@@ -105,8 +105,7 @@ class CudaRaceRecorder(DriverRecording):
                     streams[queue.handle] = name, True
                 else:
                     streams.setdefault(_stream_handle(value), (name, False))
-        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
-        if is_function or issubclass(type(frame.f_locals), dict):  # else there are other names
+        if can_be_read(frame):
             self._unread.pop(frame.f_code, None)
 
     # -- afterwards -----------------------------------------------------------------------------
