@@ -18,6 +18,7 @@ import pytest
 import streamkit
 from streamkit._cuda import driver
 from streamkit._queues import registry
+from streamkit._support.messages import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -67,19 +68,17 @@ def _at_least_one(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that have races on purpose."""
-    config.addinivalue_line(
-        "markers", "streamkit_gpu: needs a CUDA device; skipped where there is none"
-    )
-    config.addinivalue_line(
-        "markers",
-        "streamkit_follows(library=None): fails unless the work of the test follows the current "
-        "stream, of that library or of all; the test runs up to three times, and is skipped where "
-        "there is no CUDA device",
-    )
-    config.addinivalue_line(
-        "markers", "streamkit_no_races: has races on purpose; --streamkit-races does not look"
-    )
+    """Register the markers."""
+    for marker in (
+        "streamkit_gpu: needs a CUDA device; skipped where there is none",
+        (
+            "streamkit_follows(library=None): fails unless the work of the test follows the "
+            "current stream, of that library or of all; the test runs up to three times, and is "
+            "skipped where there is no CUDA device"
+        ),
+        "streamkit_no_races: has races on purpose; --streamkit-races does not look",
+    ):
+        config.addinivalue_line("markers", marker)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -128,7 +127,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return
     with contextlib.suppress(Exception):  # the report was not made, or the error takes no notes
         seen = report.coverage
-        found = len(report.possible), seen.total - seen.understood, seen.missed
+        missed = [*map(in_one_line, seen.missed)]  # pytest-xdist sends no surrogates
+        found = len(report.possible), seen.total - seen.understood, missed
         item.user_properties.append(("streamkit_races", found))  # pytest-xdist hands them on
         if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
             return
@@ -143,9 +143,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from streamkit.diagnostics.pictures.timeline import counted
 
     reports = chain.from_iterable(terminalreporter.stats.values())
-    calls = (one for one in reports if getattr(one, "when", "") == "call")
-    told = chain.from_iterable(one.user_properties for one in calls)
-    found = [value for name, value in told if name == "streamkit_races"]
+    ran = {one.nodeid: one for one in reports if getattr(one, "when", "") == "call"}  # at last
+    told = (dict(one.user_properties).get("streamkit_races") for one in ran.values())
+    found = [one for one in told if one is not None]
     names = [*dict.fromkeys(chain.from_iterable(one[2] for one in found))]
     named = ", ".join([*names[:_NAMED], *["..."][: len(names) > _NAMED]])
     terminalreporter.write_line(

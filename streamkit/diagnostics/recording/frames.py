@@ -27,7 +27,8 @@ _LAYOUTS = {
     (3, 15): (72, -1, 0, 56, 8, 74, 208, 192, 112, 136, 68, 32, 40, 56, 32),
 }
 _PLACE = struct.Struct("<16xqQIIQI4xi")  # which unit of a code; its file, lines and first line
-_ENCODINGS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by the bytes of a character
+# By the bytes of a character; of a text that is not exactly a str the recorder reads none.
+_ENCODINGS = {0: "ascii", 1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _MOST = 16  # frames that are compared
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
 _STANDARD = {
-    "asyncio", "concurrent", "contextlib", "copy", "functools", "logging", "multiprocessing",
-    "pickle", "pprint", "threading", "timeit", "weakref",
+    "asyncio", "concurrent", "contextlib", "copy", "functools", "importlib", "logging",
+    "multiprocessing", "pickle", "pprint", "runpy", "threading", "timeit", "weakref",
 }  # fmt: skip
 """Modules of Python's own that call what a program gives them."""
 _PACKAGES = {"streamkit", "numpy", *(row.root for row in registry.LIBRARIES)}
@@ -81,6 +81,7 @@ def files_of_libraries() -> list[str]:
     """
     found = {f"{folder}/{root}{end}" for folder in sys.path if folder.endswith("-packages")
              for root in _PACKAGES for end in ("/", ".py")}  # fmt: skip
+    found.add("<frozen importlib")
     named = (name for name, is_users in list(_is_users.items()) if not is_users)
     for name in (*_OTHERS, *named):
         module = sys.modules.get(str(name))

@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import functools
 import html
+import importlib.util
 import inspect
 import itertools
 import json
@@ -414,10 +415,14 @@ def test_a_race_in_two_arrays_is_two(stream, other, x):
     assert sorted(race.array.name for race in report.races) == ["part of x", "y"]
 
 
-def test_the_place_is_outside_streamkit_and_the_libraries(stream, other, x):
+def test_the_place_is_outside_streamkit_and_the_libraries(stream, other, x, tmp_path):
+    (file := tmp_path / "part.py").write_text("other.submit(write, x)")
+    spec = importlib.util.spec_from_file_location("numpy.part", file)
+    vars(module := importlib.util.module_from_spec(spec)).update(other=other, write=write, x=x)
     with sk.races() as report:
         stream.submit(write, x)
         np.apply_along_axis(functools.partial(other.submit, write, x), 0, np.zeros(1))
+        spec.loader.exec_module(module)  # a module of a program's with a library's name
     assert {race.second.file for race in report.races} == {__file__}
 
 

@@ -260,7 +260,9 @@ OPEN = """
 
     def race():
         a, b, x = sk.new_stream("cpu"), sk.new_stream("cpu"), np.zeros(3)
-        a.submit(lambda x: x.fill(7), x)
+        fill = lambda x: x.fill(7)
+        fill.__qualname__ = "race\\x1b"
+        a.submit(fill, x)
         b.submit(np.add, x, 1, x)
 
     @pytest.mark.parametrize("number", range(2))
@@ -279,15 +281,29 @@ OPEN = """
     """
 
 
-@pytest.mark.parametrize("xdist", [(), ("-p", "xdist", "-n1")])
-def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run, xdist):
-    if xdist:
+TWICE = """
+    from _pytest import runner
+
+    def pytest_runtest_protocol(item):
+        for _ in range(2): runner.runtestprotocol(item)
+        return True
+    """
+
+
+@pytest.mark.parametrize(
+    ("plugin", "name"), [((), "\\x1b"), (("xdist", "-n1"), "\\udcff"), (("twice",), "\\n")]
+)
+def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run, pytester, plugin, name):
+    if "xdist" in plugin:
         pytest.importorskip("xdist")
-    result = run(OPEN, "--streamkit-races", *xdist)
-    result.assert_outcomes(passed=4, failed=1, skipped=1)
-    result.stdout.fnmatch_lines(
-        ["*at 5 tests: 3 tests with possible races, 3 operations not understood; not known: race.*"]
-    )
+    pytester.makepyfile(twice=TWICE)
+    pytester.syspathinsert()
+    tests = OPEN.replace("\\x1b", name)
+    result = run(tests, "--streamkit-races", *["-p"][: len(plugin)], *plugin)
+    times = 1 + ("twice" in plugin)
+    result.assert_outcomes(passed=4 * times, failed=times, skipped=times)
+    said = "5 tests: 3 tests with possible races, 3 operations not understood; not known: race"
+    result.stdout.fnmatch_lines([f"*at {said}{name}, *"])
 
 
 def test_possible_races_fail_if_asked(run):
