@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import runpy
 import sys
 import weakref
 
@@ -94,6 +95,17 @@ def test_a_function_of_warps_that_is_not_the_known_one_is_called(
     (finding,) = slow_scopes()
     assert warp.__version__ in finding.what
     assert "the program has replaced" in finding.what
+
+
+@pytest.mark.parametrize("now", ["f(\n", 'def f(x):\n    """Only words."""\n'])
+def test_a_function_whose_file_is_another_by_now_has_no_known_body(tmp_path, now):
+    from streamkit.backends._known_bodies import digest  # what a gate asks
+
+    (file := tmp_path / "library.py").write_text("def f(x):\n    return x\n")
+    function = runpy.run_path(str(file))["f"]
+    assert digest(function)
+    file.write_text(now)
+    assert digest(function) == ""
 
 
 def test_without_the_native_functions_scopes_take_the_public_road(
