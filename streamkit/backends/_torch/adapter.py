@@ -155,18 +155,18 @@ _get_handle: Any = None
 # What the functions above call, at a twentieth of their cost, and the stream's handle alone. The
 # fourth makes no context on a device without one, as when torch itself puts devices back.
 _PRIVATE = (
-    "_cuda_getCurrentStream",
-    "_cuda_setStream",
-    "_cuda_getDevice",
-    "_cuda_maybeExchangeDevice",
-    "_cuda_getCurrentRawStream",
-)
+    "_cuda_getCurrentStream", "_cuda_setStream",
+    "_cuda_getDevice", "_cuda_maybeExchangeDevice", "_cuda_getCurrentRawStream",
+)  # fmt: skip
 
 
 @functools.cache
 def _try_private_calls() -> None:
-    """Take torch's private functions if they do here and now what the public ones do."""
+    """Take torch's private functions if they do here and now what its own public ones do."""
     global _get, _set, _get_device, _set_device, _get_handle
+    public = torch.cuda.current_stream, torch.cuda.set_stream
+    if any(getattr(one, "__globals__", None) is not vars(torch.cuda) for one in public):
+        return  # the program's own is called, as vLLM's, which notes each stream that is set
     device = torch.cuda.current_device()
     stream = torch.cuda.current_stream(device)  # by number: no context is made for the question
     value = stream.stream_id, stream.device_index, stream.device_type

@@ -572,6 +572,7 @@ ANOTHER_TORCH = {
     "a newer one": ("torch.__version__ = '2.16.0'", False),
     "one name less": ("del calls._cuda_getCurrentRawStream", True),
     "another handle": ("calls._cuda_getCurrentRawStream = lambda device: 64", True),
+    "one that notes": ("torch.cuda.set_stream = noting(torch.cuda.set_stream)", True),
     "other places": ("calls._cuda_setStream = swapped(calls._cuda_setStream)", True),
 }
 
@@ -589,6 +590,10 @@ def swapped(move):
         stream_id=stream_id, device_index=device_index, device_type=device_type
     )
 
+def noting(move):  # as vLLM does, which launches on what it has noted
+    return lambda stream: noted.append(stream) or move(stream)
+
+noted = [torch.cuda.current_stream()]
 calls = torch._C
 {changed}
 import streamkit as sk
@@ -597,6 +602,7 @@ first, native = torch.cuda.current_stream(), torch.cuda.Stream()
 for stream in (sk.new_stream(), sk.wrap(native)):
     with stream, stream:
         assert torch.cuda.current_stream().cuda_stream == stream.handle
+        assert len(noted) == 1 or noted[-1].cuda_stream == stream.handle
         inner = sk.new_stream()
         with inner:
             assert torch.cuda.current_stream().cuda_stream == inner.handle
