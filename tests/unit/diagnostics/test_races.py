@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import streamkit as sk
 from streamkit._queues import trace  # no public name tells who listens
+from streamkit._streams.host_queue import QueueEnd  # to see how long a block waits for each
 from streamkit._support import reports  # its patience has no public name
 from streamkit.diagnostics.races import host_recorder  # its limit is for long programs
 from streamkit.diagnostics.races.arrays import (
@@ -1133,15 +1134,20 @@ def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, mor
 def test_the_end_waits_for_nothing_that_only_its_own_thread_lets_go_on(
     monkeypatch, stream, other, tool
 ):
+    wait, waits = QueueEnd.wait, []
     monkeypatch.setattr(reports, "PATIENCE", 0.05)
+    monkeypatch.setattr(QueueEnd, "wait", lambda *a, **b: waits.append(a[1:]) or wait(*a, **b))
 
     async def task():
         future = asyncio.get_running_loop().create_future()
         with tool():
             stream.wait(future)
+            other.wait(future)
         assert not stream.done
+        assert waits.count((0.05,)) == 1  # for all streams together
         future.set_result(None)
         await stream
+        await other
 
     def body():
         with tool():

@@ -567,9 +567,11 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
 
 
 @pytest.mark.parametrize("tool", [sk.races, sk.audit])
-def test_what_looks_at_the_streams_gives_up_a_future_too(seed, tool):
+@pytest.mark.parametrize("what", ["future", "other"])
+def test_what_looks_at_the_streams_gives_up_what_waits_for_a_future_or_its_scope(seed, tool, what):
     """The program of its own, because no thread of another test may be left in it."""
     program = f"""
+import threading
 from concurrent.futures import Future
 import streamkit as sk
 from streamkit._support import reports  # how long it is patient
@@ -577,9 +579,11 @@ from streamkit.testing import adversarial
 
 reports.PATIENCE = 0.05
 with adversarial({seed}):
-    stream, future = sk.new_stream("cpu"), Future()
-    with sk.{tool.__name__}():
-        stream.wait(future)
+    stream, other, future = sk.new_stream("cpu"), sk.new_stream("cpu"), Future()
+    with other, sk.{tool.__name__}():
+        thread = threading.Thread(target=stream.wait, args=[{what}])  # outside of the scope
+        thread.start()
+        thread.join()
         stream.submit(print, "computed")
     print("ended")
     future.set_result(None)
