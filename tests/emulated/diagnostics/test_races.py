@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import signal
 import struct
@@ -690,9 +691,13 @@ def test_variables_that_cannot_be_read_change_nothing_and_are_named(cupti, array
     assert (report.coverage.understood, report.coverage.missed) == (1, unread)
 
 
+HANDLERS = [lambda late: late, functools.partial, lambda late: type("", (), {"__call__": late})()]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=["function", "partial", "object"])
 @pytest.mark.parametrize("at_end", [False, True])
 def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_nothing(
-    cupti, array, monkeypatch, at_end
+    cupti, array, monkeypatch, at_end, handler
 ):
     def late(*_):
         raise InterruptedError
@@ -700,7 +705,8 @@ def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_no
     def read(*_):
         signals.pop() and signal.raise_signal(signal.SIGALRM)
 
-    s, signals, before = sk.new_stream("cuda"), [False, True], signal.signal(signal.SIGALRM, late)
+    s, signals = sk.new_stream("cuda"), [False, True]
+    before = signal.signal(signal.SIGALRM, handler(late))
     with pytest.raises(InterruptedError), sk.races() as report:  # noqa: PT012 - both are tested
         if not at_end:
             monkeypatch.setattr(cuda_recorder, "named_memory", read)
