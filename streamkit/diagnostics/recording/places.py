@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import signal
 import sys
@@ -10,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import registry
+from streamkit._support import refusals
 from streamkit._support.frames import local_variables
 
 if TYPE_CHECKING:
@@ -41,15 +41,7 @@ class _Skipping:
             return False
         run = {one.f_code for one, _ in traceback.walk_tb(raised) if users_around(one) is one}
         handlers = map(signal.getsignal, range(1, signal.NSIG)) if run else ()
-        return not any(callable(one) and _code_of(one) in run for one in handlers)
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    """Return the code of a function, of a partial one, or of an object that can be called."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    called = handler if hasattr(handler, "__code__") else type(handler).__call__
-    return getattr(called, "__code__", None)
+        return not any(callable(one) and refusals.code_of(one) in run for one in handlers)
 
 
 skipping: _Skipping = _Skipping()
