@@ -20,10 +20,7 @@ from streamkit._cuda import loader, memory_pools  # it may find no driver; what 
 from streamkit._queues import registry  # no library may be there
 from streamkit.diagnostics.races import cuda_recorder  # Python may show no lines
 from streamkit.diagnostics.races.races import program_races  # the command's
-from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    places,
-    recorder,
-)
+from streamkit.diagnostics.recording import places, recorder  # CUPTI is played by no user's code
 from streamkit.diagnostics.recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words
 from support.gpu.raw import check, driver, on_device

@@ -14,10 +14,7 @@ from streamkit._queues import trace  # no public name tells who listens
 from streamkit.diagnostics.audit.audit import AuditReport  # reports are made up here
 from streamkit.diagnostics.races.host_recorder import RaceRecorder  # made to fail here
 from streamkit.diagnostics.recording.host_recorder import HostRecorder  # made to fail here
-from streamkit.diagnostics.recording.operations import (  # reports are made up here
-    AuditedQueue,
-    Operation,
-)
+from streamkit.diagnostics.recording.operations import AuditedQueue, Operation  # made up here
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

@@ -12,10 +12,7 @@ from streamkit._cuda import graphs as cuda_graphs  # its questions are answered 
 from streamkit._cuda.graphs import NodeWork, Section  # graphs are made up here
 from streamkit.diagnostics.races import graph_nodes  # graphs are made up here
 from streamkit.diagnostics.races.graph_nodes import races_of  # graphs are made up here
-from streamkit.diagnostics.races.order import (
-    are_ordered,
-    stamps_of_nodes,
-)  # graphs are made up here
+from streamkit.diagnostics.races.order import are_ordered, stamps_of_nodes  # of made-up graphs
 from streamkit.protocols import MemoryUse
 from support.model import search as always_the_same
 

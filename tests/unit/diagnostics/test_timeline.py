@@ -7,10 +7,7 @@ import pytest
 import streamkit as sk
 from streamkit.diagnostics.pictures.styles import STYLES  # reports are made up here
 from streamkit.diagnostics.pictures.timeline import plain  # reports are made up here
-from streamkit.diagnostics.recording.operations import (  # reports are made up here
-    AuditedQueue,
-    Operation,
-)
+from streamkit.diagnostics.recording.operations import AuditedQueue, Operation  # made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.reports import LEGACY, TORCH, WARP, before, small

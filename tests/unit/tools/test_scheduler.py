@@ -12,7 +12,6 @@ import streamkit as sk
 from streamkit._support import reports  # how long it is patient has no public name
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
-from support.programs import run_program
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -564,32 +563,6 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
     match = rf"waits for a future that is not done, in adversarial\({seed}\)"
     with pytest.raises(sk.errors.ScopeError, match=match):
         within(lambda: for_seeds(program, [seed]))
-
-
-@pytest.mark.parametrize("tool", [sk.races, sk.audit])
-@pytest.mark.parametrize("what", ["future", "other"])
-def test_what_looks_at_the_streams_gives_up_what_waits_for_a_future_or_its_scope(seed, tool, what):
-    """The program of its own, because no thread of another test may be left in it."""
-    program = f"""
-import threading
-from concurrent.futures import Future
-import streamkit as sk
-from streamkit._support import reports  # how long it is patient
-from streamkit.testing import adversarial
-
-reports.PATIENCE = 0.05
-with adversarial({seed}):
-    stream, other, future = sk.new_stream("cpu"), sk.new_stream("cpu"), Future()
-    with other, sk.{tool.__name__}():
-        thread = threading.Thread(target=stream.wait, args=[{what}])  # outside of the scope
-        thread.start()
-        thread.join()
-        stream.submit(print, "computed")
-    print("ended")
-    future.set_result(None)
-"""
-    done = run_program(program)
-    assert (done.returncode, done.stdout) == (0, "ended\ncomputed\n"), done.stderr
 
 
 # -- what can never go on ---------------------------------------------------------------------
