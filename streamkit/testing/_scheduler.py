@@ -207,7 +207,8 @@ class _Scheduler(Engine):
             if self._ready() or self._waiting_for_futures():
                 return None if self._ready() else waiter
             running = [state for state in self._busy.values() if state.running is not None]
-            return next((state for state in running if state.thread == here), None)
+            own = next((state for state in running if state.thread == here), None)
+            return None if {one.thread for one in running} - {here, *self._resting} else own
 
     def polled(self) -> None:
         while self._random.random() < 1 / 2 and self._step():

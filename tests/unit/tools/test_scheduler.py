@@ -565,6 +565,21 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
         within(lambda: for_seeds(program, [seed]))
 
 
+def test_the_end_of_an_audit_in_a_scope_waits_for_what_another_thread_runs(seed, monkeypatch):
+    monkeypatch.setattr(reports, "PATIENCE", 0.05)
+    begun, gate = threading.Event(), threading.Event()
+    with adversarial(seed):
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+        with stream, sk.audit() as report:
+            other.submit(lambda: begun.set() or gate.wait(LONG))
+            thread = threading.Thread(target=other.sync)
+            thread.start()
+            assert begun.wait(LONG)
+            threading.Timer(0.2, gate.set).start()
+        thread.join()
+    assert report.unfinished == 0
+
+
 # -- what can never go on ---------------------------------------------------------------------
 
 
