@@ -764,6 +764,17 @@ def test_a_users_mode_is_active_from_its_begin_to_its_end(x, order, ends):
     assert state() == before
 
 
+def test_a_block_ends_among_users_modes_that_end_out_of_order():
+    modes = Counting(), sk.races(), Counting()
+    for mode in modes:
+        mode.__enter__()
+    for mode in modes:  # torch takes away the third one first, and keeps the first one
+        mode.__exit__(None, None, None)
+    with sk.races():  # the mode of the other block stays until here, and tells nobody
+        pass
+    assert state()[0] == 0
+
+
 # -- what an operator does ------------------------------------------------------------------------
 
 SQUARE = torch.ones(4, 4)
