@@ -50,8 +50,8 @@ class Engine(Protocol):
         """Run items until the event is set; False after ``timeout`` seconds."""
 
     @abstractmethod
-    def waits_for_futures(self) -> bool:
-        """Whether nothing can run until a future is done, or a thread ends its item."""
+    def held(self, waiter: object) -> Any:
+        """Return ``waiter`` if all wait for futures, or this thread's item for which all wait."""
 
     @abstractmethod
     def polled(self) -> None:
@@ -280,7 +280,7 @@ class QueueEnd:
         if engine is not None:
             yield  # other tasks run once, so that work they submit now takes part
             while not (self.is_reached or engine.wait(self.reached, 0)):
-                if not engine.waits_for_futures():
+                if engine.held(self) is not self:
                     break
                 yield  # a task of this loop may have to finish a future
             self.wait()
@@ -527,25 +527,25 @@ class WorkQueue:
         elif turn is not None and not self._items:
             return False
         with suppress(RuntimeError):  # no thread can be started
-            return self.has_run()
+            return self.has_run(reports.PATIENCE, lambda _: False)
         return False
 
-    def has_run(self, waits: Callable[[WorkQueue], bool] = lambda _: False) -> bool:
-        """Wait until all has run; False once a queue is ``_held`` and ``waits(it)`` is false."""
+    def has_run(self, patience: float, waits: Callable[[WorkQueue], bool]) -> bool:
+        """Wait until all has run; False if ``waits(_held())`` is false after ``patience`` s."""
         mark = QueueEnd(self)
         self.put(mark)
-        while not mark.wait(reports.PATIENCE):
+        while not mark.wait(patience):
             if (held := self._held()) and not waits(held):
                 return False
         return True
 
-    def _held(self) -> WorkQueue | None:
+    def _held(self) -> Any:
         """Return this queue, or one for which it waits, if that may wait without end.
 
         So it does for this thread, for one that holds a queue and waits for none, and for a future.
         """
         if _engine is not None:
-            return self if _engine.waits_for_futures() else None
+            return _engine.held(self)
         queue, here = self, threading.get_ident()
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)

@@ -91,14 +91,14 @@ _ANY = 0x80 | 0x200 | 0x20
 
 def kind_of(fn: Any) -> Kind | None:
     """Return the kind of a function, a partial one or a callable object; None if it has none."""
+    flags = getattr(code_of(fn), "co_flags", 0)
+    return next(kind for flag, kind in _KINDS.items() if flags & flag) if flags & _ANY else None
+
+
+def code_of(fn: Any) -> Any:
+    """Return the code of a function, a partial one or a callable object; None if it is C's."""
     fn = _inner(fn)
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        code = getattr(_inner(type(fn).__call__), "__code__", None)
-    flags = getattr(code, "co_flags", 0)
-    if not flags & _ANY:
-        return None
-    return next(kind for flag, kind in _KINDS.items() if flags & flag)
+    return getattr(fn, "__code__", None) or getattr(_inner(type(fn).__call__), "__code__", None)
 
 
 def _inner(fn: Any) -> Any:

@@ -201,9 +201,14 @@ class _Scheduler(Engine):
     def wait(self, event: Latch, timeout: float | None) -> bool:
         return self._run_until(event.is_set, timeout)
 
-    def waits_for_futures(self) -> bool:
+    def held(self, waiter: object) -> object:
+        here = threading.get_ident()
         with self._lock:
-            return bool(self._waiting_for_futures()) and not self._ready()
+            if self._ready() or self._waiting_for_futures():
+                return None if self._ready() else waiter
+            running = [state for state in self._busy.values() if state.running is not None]
+            own = next((state for state in running if state.thread == here), None)
+            return None if {one.thread for one in running} - {here, *self._resting} else own
 
     def polled(self) -> None:
         while self._random.random() < 1 / 2 and self._step():
@@ -268,21 +273,16 @@ class _Scheduler(Engine):
 
     def _ready(self) -> list[WorkQueue]:
         """Return the queues of which an item may run."""
-        return [
-            queue
-            for queue, state in self._busy.items()
-            if state.running is None
-            and not isinstance(state.items[0], Wait)
-            and not _needs_a_future(state.items[0])
-        ]
+        found = [(q, item) for q, item in self._next() if not isinstance(item, Wait)]
+        return [q for q, item in found if not _needs_a_future(item)]
 
     def _waiting_for_futures(self) -> list[WorkQueue]:
         """Return the queues that go on once a future is done."""
-        return [
-            queue
-            for queue, state in self._busy.items()
-            if state.running is None and _needs_a_future(state.items[0])
-        ]
+        return [q for q, item in self._next() if _needs_a_future(item)]
+
+    def _next(self) -> list[tuple[WorkQueue, Item]]:
+        """Return the first items of the queues of which none runs."""
+        return [(q, state.items[0]) for q, state in self._busy.items() if state.running is None]
 
     def _gives_up(self) -> bool:
         """Whether all items have waited for futures too long, of which none has ended."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch.utils import _python_dispatch
+from torch.utils import _python_dispatch as dispatch
 from torch.utils._pytree import tree_leaves
 
 from streamkit._support.locks import new_lock
@@ -47,37 +47,37 @@ _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 @contextmanager
 def watch_operators(tell: Tell) -> Generator[None]:
     """Let torch tell its operators of the thread that enters this, until any thread leaves it."""
-    global _flags  # noqa: PLW0603 - torch has them for the process
-    mode: Any = getattr(_thread, "mode", None)
-    with _lock:
-        if not _telling:
-            noted = vars(_python_dispatch).items()  # for the whole process, of all modes
-            _flags = {name: on for name, on in noted if name.startswith("_is_in_")}
-        if mode is None:
-            mode = _thread.mode = _Watching()
-            mode.__enter__()
-        mode.tells = (*mode.tells, tell)
-        _telling.add(mode)
-        _set_flags()
+    mode = getattr(_thread, "mode", None) or _Watching()
+    _change(mode, lambda: (*mode.tells, tell))
     try:
         yield
     finally:
-        with _lock:
-            mode.tells = tuple(one for one in mode.tells if one is not tell)
-            if not mode.tells:
-                _telling.discard(mode)
-                if _python_dispatch._get_current_dispatch_mode() is mode:  # noqa: SLF001 - else mute
-                    _thread.mode = None
-                    mode.__exit__(None, None, None)
-                _set_flags()
+        _change(mode, lambda: tuple(one for one in mode.tells if one is not tell))
 
 
-def _set_flags() -> None:
-    """Say whether modes tell, which torch itself says wrongly if threads do not leave in turn."""
-    flags = dict.fromkeys(_flags, True) if _telling else _flags
-    vars(_python_dispatch).update(flags)
-    is_in = flags.get("_is_in_any_mode_without_ignore_compile_internals", False)
-    getattr(_python_dispatch, _SET_FLAG, bool)(is_in)
+def _change(mode: Any, tells: Callable[[], tuple[Tell, ...]]) -> None:
+    """Change whom a mode tells; it begins and ends below the others, as torch ends the topmost."""
+    global _flags  # noqa: PLW0603 - torch has them for the process
+    with _lock:
+        above = [one for one in dispatch._get_current_dispatch_mode_stack() if one is not mode]  # noqa: SLF001 - no public name
+        above *= all(getattr(one, "old_dispatch_mode_flags", ()) for one in above)  # else misplaced
+        for one in reversed(above):
+            dispatch.TorchDispatchMode.__exit__(one, None, None, None)
+        flags = vars(dispatch)  # for the whole process, of all modes
+        if not _telling:
+            _flags = {name: flags[name] for name in flags if name.startswith("_is_in_")}
+        mode.tells = tells()
+        (_telling.add if mode.tells else _telling.discard)(mode)
+        if mode.tells and getattr(_thread, "mode", None) is None:
+            _thread.mode = mode.__enter__()
+        elif not mode.tells and dispatch._get_current_dispatch_mode() is mode:  # noqa: SLF001 - else mute
+            _thread.mode = mode.__exit__(None, None, None)
+        # torch itself says wrongly whether modes tell if threads do not leave in turn
+        flags.update(dict.fromkeys(_flags, True) if _telling else _flags)
+        is_in = flags.get("_is_in_any_mode_without_ignore_compile_internals", False)
+        flags.get(_SET_FLAG, bool)(is_in)
+        for one in above:
+            dispatch.TorchDispatchMode.__enter__(one)
 
 
 def host_memory(array: Any) -> tuple[Any, bool] | None:
@@ -98,7 +98,7 @@ _telling: set[_Watching] = set()  # of all threads
 _flags: dict[str, bool] = {}  # torch's own flags, before the first mode
 
 
-class _Watching(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
+class _Watching(dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is not typed
     """The mode of a thread, one for all whom it tells, because they end in any order."""
 
     supports_higher_order_operators = True  # else torch refuses them while this is entered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from streamkit.diagnostics.pictures import graph_picture
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _ORDER = ("empty", "wait event", "event record", "mem alloc")
 """The kinds of nodes that use no memory."""
+_ALIKE = 32
+"""How many nodes stand for all that do the same and have the same edges, which no report needs."""
 
 
 def names_for(arrays: Mapping[str, object] | None) -> list[tuple[str, object]]:
@@ -61,6 +64,14 @@ def races_of(
         name, library, section = who[number]
         return RacedOperation(name, library, None, mode, None, 0, nodes[number].place, section)
 
+    edges_of: list[set[tuple[int, int]]] = [set() for _ in nodes]  # with -1 for the node itself
+    for one, other in edges:
+        edges_of[one].add((-1, other))
+        edges_of[other].add((one, -1))
+    alike: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for number, launch in works.items():
+        alike[who[number], launch.accesses, frozenset(edges_of[number])].append(number)
+    compared = {number for numbers in alike.values() for number in numbers[:_ALIKE]}
     stamps, regions = stamps_of_nodes(len(nodes), edges), _regions_written(works.values())
     given = (  # of alike nodes of a chain the last one stands for those before it
         search.Work(
@@ -73,7 +84,7 @@ def races_of(
             ),
         )
         for number in stamps
-        if number in works
+        if number in compared
     )
     pairs = search.find(given, stamps, stamps)
     pairs = (one if one.first < one.second else one.turned() for one in pairs)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkit._queues import open_scopes, registry, trace
 from streamkit._streams.host_stream import HostStream
-from streamkit._support import futures, workers
+from streamkit._support import futures, reports, workers
 from streamkit._support.locks import new_lock
 from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
 from streamkit.errors import ForkedProcessError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 _ROUNDS = 9  # of waiting for what functions have given meanwhile
+_POLL = 1e-2  # seconds between two looks whether a queue can go on, once one could not
 _SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisation")
 
 
@@ -75,7 +76,7 @@ class HostRecorder:
                 "this process was forked inside a block, whose report is its parent's. Leave it "
                 "by os._exit(), or begin a block of its own here."
             )
-        seen = -1
+        seen, patience = -1, reports.PATIENCE
         for _ in range(_ROUNDS):  # functions give work, perhaps again and again
             if seen == len(self._steps):
                 break
@@ -84,7 +85,8 @@ class HostRecorder:
             for stream in (one for one in streams if not open_scopes.holds(one)):
                 # a sync would raise errors of the block
                 for queue in filter(None, (stream._work, stream._after)):  # noqa: SLF001
-                    queue.has_run(functools.partial(_may_go_on, is_end=is_end))
+                    if not queue.has_run(patience, functools.partial(_may_go_on, is_end=is_end)):
+                        patience = _POLL  # the others have had as long
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return the operations that ran, and how many functions have not run.

@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamkit._queues import registry
+from streamkit._support import refusals
 from streamkit._support.frames import local_variables
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class _Skipping:
             return False
         run = {one.f_code for one, _ in traceback.walk_tb(raised) if users_around(one) is one}
         handlers = map(signal.getsignal, range(1, signal.NSIG)) if run else ()
-        return not any(getattr(one, "__code__", None) in run for one in handlers)
+        return not any(callable(one) and refusals.code_of(one) in run for one in handlers)
 
 
 skipping: _Skipping = _Skipping()

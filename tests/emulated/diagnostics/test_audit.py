@@ -14,10 +14,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # its own streams are made up here
 from streamkit._cuda import loader  # it may find no driver
 from streamkit.diagnostics.audit.audit import program_audit  # the command's
-from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    places,
-    recorder,
-)
+from streamkit.diagnostics.recording import places, recorder  # CUPTI is played by no user's code
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # its end
 from support.cupti import NUMBER, PER_THREAD
 from support.gpu.raw import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import signal
 import struct
@@ -19,10 +20,7 @@ from streamkit._cuda import loader, memory_pools  # it may find no driver; what 
 from streamkit._queues import registry  # no library may be there
 from streamkit.diagnostics.races import cuda_recorder  # Python may show no lines
 from streamkit.diagnostics.races.races import program_races  # the command's
-from streamkit.diagnostics.recording import (  # CUPTI is played by code that is no user's
-    places,
-    recorder,
-)
+from streamkit.diagnostics.recording import places, recorder  # CUPTI is played by no user's code
 from streamkit.diagnostics.recording.calls import UNKNOWN  # CUPTI's numbers
 from support.cupti import NUMBER, words
 from support.gpu.raw import check, driver, on_device
@@ -690,9 +688,13 @@ def test_variables_that_cannot_be_read_change_nothing_and_are_named(cupti, array
     assert (report.coverage.understood, report.coverage.missed) == (1, unread)
 
 
+HANDLERS = [lambda late: late, functools.partial, lambda late: type("", (), {"__call__": late})()]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=["function", "partial", "object"])
 @pytest.mark.parametrize("at_end", [False, True])
 def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_nothing(
-    cupti, array, monkeypatch, at_end
+    cupti, array, monkeypatch, at_end, handler
 ):
     def late(*_):
         raise InterruptedError
@@ -700,7 +702,8 @@ def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_no
     def read(*_):
         signals.pop() and signal.raise_signal(signal.SIGALRM)
 
-    s, signals, before = sk.new_stream("cuda"), [False, True], signal.signal(signal.SIGALRM, late)
+    s, signals = sk.new_stream("cuda"), [False, True]
+    before = signal.signal(signal.SIGALRM, handler(late))
     with pytest.raises(InterruptedError), sk.races() as report:  # noqa: PT012 - both are tested
         if not at_end:
             monkeypatch.setattr(cuda_recorder, "named_memory", read)

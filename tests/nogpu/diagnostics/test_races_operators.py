@@ -7,7 +7,7 @@ import functools
 import gc
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 import pytest
@@ -743,16 +743,34 @@ class Counting(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_users_mode_stays_where_it_is_above_one_that_another_thread_has_ended(x):
-    block = sk.races()
-    block.__enter__()
-    within(lambda: block.__exit__(None, None, None))
-    with Counting() as mode:
-        with sk.races():
-            x.add_(1)
+@pytest.mark.parametrize("ends", [lambda call: call(), within], ids=["here", "in another thread"])
+@pytest.mark.parametrize("order", ["uoUO", "ouOU", "uoOU", "ouUO", "ouvOVU", "uovVUO"])
+def test_a_users_mode_is_active_from_its_begin_to_its_end(x, order, ends):
+    """Whenever it (u, v) and ours (o) begin and end: in a program for a GPU ours begins late."""
+    before, told, active, expected = state(), [], set(), Counter()
+    watch = registry.adapter("torch").watch_operators
+    modes = {"o": watch(lambda *_: told.append(0)), "u": Counting(), "v": Counting()}
+    earlier = watch(print)
+    earlier.__enter__()
+    ends(lambda: earlier.__exit__(None, None, None))
+    for step in order:
+        mode = modes[step.lower()]
+        mode.__enter__() if step.islower() else mode.__exit__(None, None, None)
+        active ^= {step.lower()}
+        expected.update(active)
         x.add_(1)
-    assert mode.seen == 2
-    with sk.races():
+        assert set(state()[1].values()) == {bool(active)}
+    assert Counter(o=len(told), u=modes["u"].seen, v=modes["v"].seen) == expected
+    assert state() == before
+
+
+def test_a_block_ends_among_users_modes_that_end_out_of_order():
+    modes = Counting(), sk.races(), Counting()
+    for mode in modes:
+        mode.__enter__()
+    for mode in modes:  # torch takes away the third one first, and keeps the first one
+        mode.__exit__(None, None, None)
+    with sk.races():  # the mode of the other block stays until here, and tells nobody
         pass
     assert state()[0] == 0
 

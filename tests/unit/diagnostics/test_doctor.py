@@ -17,10 +17,7 @@ import streamkit as sk
 from streamkit._cuda import driver as driver_module  # a driver is made up here
 from streamkit._cuda import loader  # a driver is made up here
 from streamkit._queues import registry  # the rows name what pip installs
-from streamkit.diagnostics.doctor import (
-    doctor,  # an installation is made up here
-    toolkit,  # a driver is made up here
-)
+from streamkit.diagnostics.doctor import doctor, toolkit  # a machine is made up here
 from streamkit.diagnostics.doctor import report as report_module  # an installation is made up here
 from streamkit.diagnostics.doctor.installed import VARIABLES, Installed  # it is made up here
 from streamkit.diagnostics.doctor.report import (  # it is made up here

@@ -16,10 +16,7 @@ import pytest
 
 import streamkit as sk
 from streamkit._cuda import loader  # the system's libraries are made up here
-from streamkit.diagnostics.doctor import (  # a machine is made up here
-    doctor,
-    toolkit,  # the system's libraries are made up here
-)
+from streamkit.diagnostics.doctor import doctor, toolkit  # a machine is made up here
 from support.command import COMMAND
 from support.programs import environment, run_python
 

@@ -25,11 +25,10 @@ from hypothesis import strategies as st
 
 import streamkit as sk
 from streamkit._queues import trace  # no public name tells who listens
+from streamkit._streams.host_queue import QueueEnd  # to see how long a block waits for each
 from streamkit._support import reports  # its patience has no public name
 from streamkit.diagnostics.races import host_recorder  # its limit is for long programs
-from streamkit.diagnostics.races.arrays import (
-    Memories,  # a test cannot choose the address of an array
-)
+from streamkit.diagnostics.races.arrays import Memories  # no test can choose an array's address
 from streamkit.diagnostics.races.report import texts_of  # what a report prints of races
 from streamkit.protocols import ArrayUse
 from streamkit.testing import accesses, adversarial
@@ -1102,25 +1101,28 @@ def test_the_report_is_made_when_the_block_ends(stream, x):
 
 STUCK = """
 import threading
-import weakref
 from concurrent.futures import Future
+from contextlib import nullcontext
 import streamkit as sk
 from streamkit._support import reports  # its patience has no public name
+from streamkit.testing import adversarial
 
 reports.PATIENCE = 0.05
 stream, future = sk.new_stream("cpu"), Future()
-with sk.{tool}() as report:
-    stream.wait(future)
-    stream.submit(print, "computed")
-    {more}
-print("ended")
-if not future.done():
-    future.set_result(None)
-stream.sync(timeout=10)
+with {order}:
+    with sk.{tool}() as report:
+        stream.wait(future)
+        stream.submit(print, "computed")
+        {more}
+    print("ended")
+    if not future.done():
+        future.set_result(None)
+    stream.sync(timeout=10)
 """
 
 
 @pytest.mark.parametrize("tool", ["races", "audit"])
+@pytest.mark.parametrize("order", ["nullcontext()", "adversarial(3)"])
 @pytest.mark.parametrize(
     ("more", "printed"),
     [
@@ -1129,8 +1131,8 @@ stream.sync(timeout=10)
     ],
     ids=["nobody is left", "a thread is left"],
 )
-def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, more, printed):
-    done = run_program(STUCK.format(tool=tool, more=more))
+def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, order, more, printed):
+    done = run_program(STUCK.format(tool=tool, order=order, more=more))
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
@@ -1138,15 +1140,20 @@ def test_the_end_waits_for_a_future_as_long_as_something_can_finish_it(tool, mor
 def test_the_end_waits_for_nothing_that_only_its_own_thread_lets_go_on(
     monkeypatch, stream, other, tool
 ):
+    wait, waits = QueueEnd.wait, []
     monkeypatch.setattr(reports, "PATIENCE", 0.05)
+    monkeypatch.setattr(QueueEnd, "wait", lambda *a, **b: waits.append(a[1:]) or wait(*a, **b))
 
     async def task():
         future = asyncio.get_running_loop().create_future()
         with tool():
             stream.wait(future)
+            other.wait(future)
         assert not stream.done
+        assert waits.count((0.05,)) == 1  # for all streams together
         future.set_result(None)
         await stream
+        await other
 
     def body():
         with tool():
@@ -1157,11 +1164,16 @@ def test_the_end_waits_for_nothing_that_only_its_own_thread_lets_go_on(
         with stream:
             body()
 
+    def run(order):
+        with order:
+            scope()
+            stream.submit(body)
+            stream.sync()
+            other.sync()
+
     within(lambda: asyncio.run(task()))  # the thread that waits here could go on, as it seems
-    within(scope)
-    stream.submit(body)
-    within(stream.sync)
-    within(other.sync)
+    within(lambda: run(contextlib.nullcontext()))
+    within(lambda: run(adversarial(1)))
     assert trace.listeners == []
 
 

@@ -12,10 +12,7 @@ import pytest
 from streamkit._cuda.memory_pools import Allocation  # what the driver says of memory
 from streamkit.diagnostics.races.cuda_races import _CudaReader  # each kind has a meaning
 from streamkit.diagnostics.races.cuda_recorder import CudaRaceRecorder  # CUPTI calls it on a GPU
-from streamkit.diagnostics.races.memory_use import (
-    LaunchReader,  # as the next
-    WorkReader,  # it reads calls that are made up here
-)
+from streamkit.diagnostics.races.memory_use import LaunchReader, WorkReader  # of made-up calls
 from streamkit.diagnostics.races.report import coverage_of  # a report counts what was found
 from streamkit.diagnostics.recording import copies, steps  # what is made of facts
 from streamkit.diagnostics.recording.calls import CALLS, CallKind  # its numbers are CUPTI's

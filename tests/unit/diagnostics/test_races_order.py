@@ -9,9 +9,7 @@ from collections import Counter
 import pytest
 
 import streamkit as sk
-from streamkit.diagnostics.races import (
-    host_order,  # a wrong order of it is what the controls are about
-)
+from streamkit.diagnostics.races import host_order  # a wrong order of it is the controls' subject
 from streamkit.testing import accesses, adversarial
 
 np = pytest.importorskip("numpy")

@@ -14,12 +14,7 @@ from streamkit._cuda import loader  # how old the driver is
 from streamkit._queues import identity  # who is told of queues
 from streamkit.diagnostics.doctor import toolkit  # it is not to find CUPTI
 from streamkit.diagnostics.recording import recorder  # what is tested
-from streamkit.diagnostics.recording.calls import (  # facts, by CUPTI's numbers
-    CALLS,
-    FAILED,
-    UNKNOWN,
-    Kernel,
-)
+from streamkit.diagnostics.recording.calls import CALLS, FAILED, UNKNOWN, Kernel  # as CUPTI's
 from streamkit.diagnostics.recording.driver_recorder import DriverRecording  # it needs a driver
 from streamkit.diagnostics.recording.recorder import NoCallbacksError, Subscription  # the same
 from support.cupti import NUMBER, PER_THREAD

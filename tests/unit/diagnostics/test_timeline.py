@@ -7,10 +7,7 @@ import pytest
 import streamkit as sk
 from streamkit.diagnostics.pictures.styles import STYLES  # reports are made up here
 from streamkit.diagnostics.pictures.timeline import plain  # reports are made up here
-from streamkit.diagnostics.recording.operations import (  # reports are made up here
-    AuditedQueue,
-    Operation,
-)
+from streamkit.diagnostics.recording.operations import AuditedQueue, Operation  # made up here
 from streamkit.errors import OneQueueError
 from support.programs import python
 from support.reports import LEGACY, TORCH, WARP, before, small
@@ -86,9 +83,8 @@ def test_what_held_the_host_is_listed_in_the_terminal_and_on_the_page(capsys, tm
 
 def test_a_kernel_is_called_by_its_name_alone(capsys):
     name = "(anonymous namespace)::m::_3clocals_3e::add_one[abi:v1][abi:cw51cXTLSUwv1sDUaKthqaNg]"
-    assert ": add_one [numba-cuda]\n" in show(
-        small(Operation("kernel", name, TORCH, "numba")), capsys
-    )
+    made = small(Operation("kernel", name, TORCH, "numba"))
+    assert ": add_one [numba-cuda]\n" in show(made, capsys)
 
 
 def test_of_a_long_row_the_first_names_are_shown_and_the_rest_counted(capsys):

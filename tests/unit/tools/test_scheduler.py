@@ -12,7 +12,6 @@ import streamkit as sk
 from streamkit._support import reports  # how long it is patient has no public name
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
-from support.programs import run_program
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -566,26 +565,19 @@ def test_a_future_that_nothing_finishes_is_refused_at_the_end(seed, monkeypatch)
         within(lambda: for_seeds(program, [seed]))
 
 
-@pytest.mark.parametrize("tool", [sk.races, sk.audit])
-def test_what_looks_at_the_streams_gives_up_a_future_too(seed, tool):
-    """The program of its own, because no thread of another test may be left in it."""
-    program = f"""
-from concurrent.futures import Future
-import streamkit as sk
-from streamkit._support import reports  # how long it is patient
-from streamkit.testing import adversarial
-
-reports.PATIENCE = 0.05
-with adversarial({seed}):
-    stream, future = sk.new_stream("cpu"), Future()
-    with sk.{tool.__name__}():
-        stream.wait(future)
-        stream.submit(print, "computed")
-    print("ended")
-    future.set_result(None)
-"""
-    done = run_program(program)
-    assert (done.returncode, done.stdout) == (0, "ended\ncomputed\n"), done.stderr
+def test_the_end_of_an_audit_in_a_scope_waits_for_what_another_thread_runs(seed, monkeypatch):
+    monkeypatch.setattr(reports, "PATIENCE", 0.05)
+    begun, gate = threading.Event(), threading.Event()
+    with adversarial(seed):
+        stream, other = sk.new_stream("cpu"), sk.new_stream("cpu")
+        with stream, sk.audit() as report:
+            other.submit(lambda: begun.set() or gate.wait(LONG))
+            thread = threading.Thread(target=other.sync)
+            thread.start()
+            assert begun.wait(LONG)
+            threading.Timer(0.2, gate.set).start()
+        thread.join()
+    assert report.unfinished == 0
 
 
 # -- what can never go on ---------------------------------------------------------------------
