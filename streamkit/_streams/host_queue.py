@@ -27,7 +27,7 @@ from streamkit._support.locks import Latch, new_lock
 from streamkit.errors import ScopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
 
     from streamkit._support.reports import Failure, Submitted
 
@@ -51,7 +51,7 @@ class Engine(Protocol):
 
     @abstractmethod
     def held(self, waiter: object) -> Any:
-        """Return ``waiter`` if all wait for futures, or this thread's item for which all wait."""
+        """Return ``waiter`` if all wait for futures, True if so for scopes or this thread."""
 
     @abstractmethod
     def polled(self) -> None:
@@ -64,6 +64,7 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # the queues with items for a worker
+_late: set[WorkQueue] = set()  # those that the end of the program has given up
 _forks = 0  # between the process that imported this module and the present one
 
 
@@ -347,13 +348,9 @@ class Turn:
 
 
 class Function:
-    """A submitted function as an item; subclasses call the function.
-
-    Where ``is_foreign``, it may wait without end for others: the program's end gives it up.
-    """
+    """A submitted function as an item; subclasses call the function."""
 
     __slots__ = ("what",)
-    is_foreign = False
 
     def __init__(self, what: Submitted) -> None:
         self.what = what
@@ -361,6 +358,7 @@ class Function:
     @abstractmethod
     def __call__(self) -> None: ...
 
+    @property
     def is_ready(self) -> bool:
         """Whether the function can run without a wait for anything outside of all queues."""
         return True
@@ -519,41 +517,28 @@ class WorkQueue:
 
     # -- the end of the program ---------------------------------------------------------------
 
-    def finish(self) -> bool:
-        """Wait until all has run; False if that may never happen, or no thread can be started."""
+    def ends_here(self) -> bool:
+        """End the body that this thread did not leave; False if another's has nothing behind it."""
         turn = self.turn
         if turn is not None and turn.thread == threading.get_ident():
-            turn.end()  # the body that this thread did not leave ends with the program
-        elif turn is not None and not self._items:
-            return False
-        with suppress(RuntimeError):  # no thread can be started
-            return self.has_run(reports.PATIENCE, lambda _: False)
-        return False
+            turn.end()
+        return self.turn is None or len(self._items) > 0
 
-    def has_run(self, patience: float, waits: Callable[[WorkQueue], bool]) -> bool:
-        """Wait until all has run; False if ``waits(_held())`` is false after ``patience`` s."""
-        mark = QueueEnd(self)
-        self.put(mark)
-        while not mark.wait(patience):
-            if (held := self._held()) and not waits(held):
-                return False
-        return True
-
-    def _held(self) -> Any:
-        """Return this queue, or one for which it waits, if that may wait without end.
+    def held(self) -> bool:
+        """Whether this queue may wait without end, perhaps through other queues.
 
         So it does for this thread, for one that holds a queue and waits for none, and for a future.
         """
         if _engine is not None:
-            return _engine.held(self)
+            return bool(_engine.held(self))
         queue, here = self, threading.get_ident()
         for _ in range(len(_blocked) + 1):
             blocked = _blocked.get(queue.thread)
             if blocked is None:
-                is_foreign = getattr(queue.function, "is_foreign", False)
-                return queue if is_foreign or queue.turn or queue.thread == here else None
+                is_ready = getattr(queue.function, "is_ready", True)
+                return not is_ready or queue.turn is not None or queue.thread == here
             queue = blocked.queue
-        return queue  # a circle
+        return True  # a circle
 
     def drop(self) -> None:
         """Report the functions that have not ended, and forget them."""
@@ -564,8 +549,28 @@ class WorkQueue:
         reports.report_dropped([item.what for item in dropped])
 
 
+def wait_for_all(queues: Iterable[WorkQueue], late: set[WorkQueue]) -> set[WorkQueue]:
+    """Wait until queues have run, but for those that may wait without end; return these.
+
+    They get PATIENCE together, and none if all of them are ``late``, for these have had it.
+    """
+    marks = {}
+    for queue in queues:
+        with suppress(RuntimeError):  # no thread can be started, so the queue has run
+            queue.put(mark := QueueEnd(queue))
+            marks[queue] = mark
+    while left := {queue for queue, mark in marks.items() if not mark.is_reached}:
+        free = next((queue for queue in left if not queue.held()), None)
+        if free is None and left <= late:
+            break
+        if not marks[free or next(iter(left))].wait(reports.PATIENCE):
+            late.update(left)
+    return left
+
+
 def _finish_all() -> bool:
-    return _engine is None and sum(queue.finish() for queue in _working.copy()) > 0
+    queues = [queue for queue in _working.copy() if _engine is None and queue.ends_here()]
+    return len(wait_for_all(queues, _late)) < len(queues)
 
 
 def drop_all(kind: type[WorkQueue] = WorkQueue) -> None:

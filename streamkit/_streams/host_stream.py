@@ -426,7 +426,8 @@ class _Call(Function):
         a wait.
         """
         stream, first, call = self._stream, self._first, self._call
-        self._stream = self._first = self._call = None
+        self._stream = self._first = None
+        self._call = call if self.waits else None  # a wait can be asked whether it is ready
         queue = stream._work  # noqa: SLF001 - of this module
         if first.failure is not None and not self.waits:
             return
@@ -464,8 +465,8 @@ class _WaitForFuture(_WaitForWork):
     """A wait for a future, which may never be done."""
 
     __slots__ = ()
-    is_foreign = True
 
+    @property
     def is_ready(self) -> bool:
         """Whether the future is done."""
         return bool(self._call.is_known)

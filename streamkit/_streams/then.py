@@ -142,12 +142,13 @@ class ThenOutcome(Outcome[T]):
 class _ThenCall(Function):
     """A function to call when the work before it has run, and the future of its outcome."""
 
-    __slots__ = "_call", "future", "is_foreign", "mark"
+    __slots__ = "_call", "future", "is_ready", "mark"
+    is_ready: bool  # not while its thread waits for the GPU
 
     def __init__(self, what: Submitted, call: Callable[[], Any], queue: _ThenCalls) -> None:
         self.what, self._call = what, call
         self.mark: Any = None  # at the end of the work before
-        self.is_foreign = False  # but while its thread waits for the GPU
+        self.is_ready = True  # pyright: ignore[reportIncompatibleMethodOverride]  # settable
         self.future: ThenOutcome[Any] = ThenOutcome(queue)
 
     def __call__(self) -> None:
@@ -244,7 +245,6 @@ class CudaThenCalls(_ThenCalls):
     """The functions given to ``then`` of a CUDA queue, in the order in which it reaches them."""
 
     is_cuda = True
-    _gpu_is_late = False  # whether the end of the program has waited for a queue in vain
     _reached = -1  # the number of the last point that is known to be reached
     _called = 0  # functions since the last look at the GPU
 
@@ -288,9 +288,9 @@ class CudaThenCalls(_ThenCalls):
             self._reached = marks[count - 1].number
             return None
         answer: SimpleQueue[Exception | None] = SimpleQueue()
-        calls[0].is_foreign = dispatcher.watch(point, self, answer)
-        error = answer.get() if calls[0].is_foreign else messages.cannot_watch()
-        calls[0].is_foreign = False
+        calls[0].is_ready = not dispatcher.watch(point, self, answer)
+        error = messages.cannot_watch() if calls[0].is_ready else answer.get()
+        calls[0].is_ready = True
         return error
 
     def tell(self, reached: Reached) -> None:
@@ -300,12 +300,6 @@ class CudaThenCalls(_ThenCalls):
 
     def stir(self) -> None:
         """Do nothing, because the worker wakes soon enough."""
-
-    def finish(self) -> bool:
-        """Wait until all functions have been called; the GPU gets one second for all queues."""
-        is_over = not (CudaThenCalls._gpu_is_late and self._held()) and super().finish()
-        CudaThenCalls._gpu_is_late |= not is_over
-        return is_over
 
 
 def _call_in_context(queue: QueueRecord, function: Callable[[], Any]) -> Any:

@@ -207,8 +207,7 @@ class _Scheduler(Engine):
             if self._ready() or self._waiting_for_futures():
                 return None if self._ready() else waiter
             running = [state for state in self._busy.values() if state.running is not None]
-            own = next((state for state in running if state.thread == here), None)
-            return None if {one.thread for one in running} - {here, *self._resting} else own
+            return all(one.thread == here or isinstance(one.running, Turn) for one in running)
 
     def polled(self) -> None:
         while self._random.random() < 1 / 2 and self._step():
@@ -344,7 +343,7 @@ class _Scheduler(Engine):
 
 def _needs_a_future(item: Item) -> bool:
     """Whether an item waits for a future that is not done; to run it would block the thread."""
-    return isinstance(item, Function) and not item.is_ready()
+    return isinstance(item, Function) and not item.is_ready
 
 
 def _is_point(item: Item) -> bool:

@@ -50,8 +50,9 @@ def audit() -> Generator[AuditReport]:
 
     The report is made when the block ends, which waits until host streams have run; if the block
     raises, it holds what had run by then. Inside a scope of a host stream it does not wait for that
-    stream, nor for what waits for it, and in a coroutine not for futures. Audits nest. In a forked
-    child host streams alone are recorded.
+    stream. What waits for it, for a future, or for a scope of another thread, gets one second
+    together; ``unfinished`` counts the rest. Audits nest. In a forked child host streams alone are
+    recorded.
 
     Raises:
         BackendNotInstalledError: There is a GPU but no CUPTI, or no recorder. The error says how to
@@ -65,10 +66,10 @@ def audit() -> Generator[AuditReport]:
 @block("program_audit() as report")
 def program_audit() -> Generator[AuditReport]:
     """Record as ``audit``, around a program that has still to initialise CUDA, and may fork."""
-    return _record(lambda: bool(loader.driver_version()), is_end=True)
+    return _record(lambda: bool(loader.driver_version()))
 
 
-def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator[AuditReport]:
+def _record(uses_cuda: Callable[[], bool]) -> Generator[AuditReport]:
     report, cuda = AuditReport(), CallbackRecorder(uses_cuda)
     host = HostRecorder(cuda.count)
 
@@ -83,7 +84,7 @@ def _record(uses_cuda: Callable[[], bool], *, is_end: bool = False) -> Generator
             recorder.start()
         completing.push(at_end(complete))  # all have begun: after all have stopped
         yield report
-        host.sync(is_end=is_end)
+        host.sync()
 
 
 class CallbackRecorder(DriverRecording):

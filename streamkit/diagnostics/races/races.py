@@ -97,12 +97,10 @@ def races(arrays: Mapping[str, object] | None = None) -> Generator[RaceReport]:
 @block("program_races() as report")
 def program_races() -> Generator[RaceReport]:
     """Look as ``races``, around a program that has still to initialise CUDA, and may fork."""
-    return _look({}, CudaRaceRecorder({}, lambda: bool(loader.driver_version())), is_end=True)
+    return _look({}, CudaRaceRecorder({}, lambda: bool(loader.driver_version())))
 
 
-def _look(
-    given: Mapping[str, object], cuda: CudaRaceRecorder, *, is_end: bool = False
-) -> Generator[RaceReport]:
+def _look(given: Mapping[str, object], cuda: CudaRaceRecorder) -> Generator[RaceReport]:
     report, recorder = RaceReport(), RaceRecorder(given, cuda.count)
     earlier: list[Pair] = []
     recorder.let_go = functools.partial(_let_go, recorder, earlier)
@@ -112,7 +110,7 @@ def _look(
             one.start()
         completing.push(at_end(lambda: _complete(report, recorder, cuda.found(), earlier)))
         yield report
-        recorder.sync(is_end=is_end)
+        recorder.sync()
 
 
 @garbage.held_back()  # as below, and a destructor could give work

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-import threading
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from streamkit._queues import open_scopes, registry, trace
+from streamkit._streams.host_queue import wait_for_all
 from streamkit._streams.host_stream import HostStream
-from streamkit._support import futures, reports, workers
 from streamkit._support.locks import new_lock
 from streamkit.diagnostics.recording.operations import AuditedQueue, Given, Operation
 from streamkit.errors import ForkedProcessError
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 _ROOTS = {*(row.root for row in registry.LIBRARIES if row.kernels), "numpy"}
 _ROUNDS = 9  # of waiting for what functions have given meanwhile
-_POLL = 1e-2  # seconds between two looks whether a queue can go on, once one could not
 _SHOWN: tuple[Kind, ...] = ("function", "scope", "record", "wait", "synchronisation")
 
 
@@ -64,11 +61,10 @@ class HostRecorder:
         before = bisect_right(self._calls_before, (step.order, math.inf))
         return self._calls_before[before - 1][1], step.order
 
-    def sync(self, *, is_end: bool = False) -> None:
-        """Wait until all work has run, but for what goes on when this scope or coroutine does.
+    def sync(self) -> None:
+        """Wait until all work has run, but for what waits for this scope.
 
-        Work that may never run is given up if no thread of the program is left that could run it.
-        At the end of the program, ``is_end``, daemon threads do not count: they end with it.
+        What waits for a future, or for a scope of another thread, gets one second together.
         ForkedProcessError in a child that was forked after the recording began.
         """
         if self._process != os.getpid():
@@ -76,17 +72,16 @@ class HostRecorder:
                 "this process was forked inside a block, whose report is its parent's. Leave it "
                 "by os._exit(), or begin a block of its own here."
             )
-        seen, patience = -1, reports.PATIENCE
+        seen, late = -1, set[Any]()
         for _ in range(_ROUNDS):  # functions give work, perhaps again and again
             if seen == len(self._steps):
                 break
             seen = len(self._steps)
             streams = {one.stream for one in self._steps if isinstance(one.stream, HostStream)}
-            for stream in (one for one in streams if not open_scopes.holds(one)):
-                # a sync would raise errors of the block
-                for queue in filter(None, (stream._work, stream._after)):  # noqa: SLF001
-                    if not queue.has_run(patience, functools.partial(_may_go_on, is_end=is_end)):
-                        patience = _POLL  # the others have had as long
+            streams = {one for one in streams if not open_scopes.holds(one)}
+            # a sync would raise errors of the block
+            queues = [queue for one in streams for queue in (one._work, one._after)]  # noqa: SLF001
+            wait_for_all(filter(None, queues), late)
 
     def operations(self, queue_of: Callable[[Any], AuditedQueue | None]) -> tuple[list[Given], int]:
         """Return the operations that ran, and how many functions have not run.
@@ -130,17 +125,6 @@ class HostRecorder:
                 blocks_host=kind == "synchronisation",
             )
             yield step, Given(operation, self.when(step), self.when(source or step))
-
-
-def _may_go_on(held: Any, *, is_end: bool) -> bool:
-    """Whether another thread of the program may let a queue go on that is held."""
-    here = threading.current_thread()
-    if held.thread == here.ident or (held.turn is None and futures.loop_here() is not None):
-        return False  # a task of this thread's loop may have to finish the future
-    return any(
-        not (one is here or isinstance(one, workers.Thread) or (is_end and one.daemon))
-        for one in threading.enumerate()
-    )
 
 
 def host_queue(stream: HostStream) -> AuditedQueue:

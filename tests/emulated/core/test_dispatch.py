@@ -261,13 +261,13 @@ def test_functions_count_as_held_only_while_the_gpu_is_waited_for(held, gate, mo
     stream, seen, query = held(), [], events.query
     future = stream.then(int)
     calls = stream._live().calls
-    assert eventually(calls._held)
+    assert eventually(calls.held)
     gate.open()
     future.result(LONG)
 
     def look(event):
         if calls.thread == threading.get_ident():
-            seen.append(within(calls._held))  # as another thread asks
+            seen.append(within(calls.held))  # as another thread asks
         return query(event)
 
     monkeypatch.setattr(events, "query", look)

@@ -105,7 +105,10 @@ SEAM = {
         "memory_pools.Allocation",
     },
     "_queues": {"arrays.ARRAYS", "identity", "open_scopes", "ordering", "registry", "trace"},
-    "_streams": {"host_stream", "host_stream.HostStream", "stream.CudaStream", "stream.wrap"},
+    "_streams": {
+        "host_queue.wait_for_all", "host_stream", "host_stream.HostStream", "stream.CudaStream",
+        "stream.wrap",
+    },
 }  # fmt: skip
 """What ``diagnostics``, which only looks, takes from the folders that act.
 

@@ -12,6 +12,7 @@ import streamkit as sk
 from streamkit._support import reports  # how long it is patient has no public name
 from streamkit.testing import adversarial, for_seeds
 from support.model import Book
+from support.programs import run_program
 from support.queues import LONG, eventually, pending, together, within
 
 
@@ -578,6 +579,35 @@ def test_the_end_of_an_audit_in_a_scope_waits_for_what_another_thread_runs(seed,
             threading.Timer(0.2, gate.set).start()
         thread.join()
     assert report.unfinished == 0
+
+
+@pytest.mark.parametrize("tool", [sk.races, sk.audit])
+@pytest.mark.parametrize("what", ["future", "other", "third"])
+def test_what_looks_at_the_streams_gives_up_what_waits_for_a_future_or_a_scope(seed, tool, what):
+    """The program of its own, because no thread of another test may be left in it."""
+    program = f"""
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+import streamkit as sk
+from streamkit._support import reports  # how long it is patient
+from streamkit.testing import adversarial
+
+reports.PATIENCE = 0.05
+with adversarial({seed}):
+    stream, other, third = [sk.new_stream("cpu") for _ in range(3)]
+    future, pool = Future(), ThreadPoolExecutor(1)
+    pool.submit(third.__enter__).result()
+    with {"other, " * (what == "other")}sk.{tool.__name__}():
+        thread = threading.Thread(target=stream.wait, args=[{what}])  # outside of the scope
+        thread.start()
+        thread.join()
+        stream.submit(print, "computed")
+    print("ended")
+    future.set_result(None)
+    pool.shutdown()
+"""
+    done = run_program(program)
+    assert (done.returncode, done.stdout) == (0, "ended\ncomputed\n"), done.stderr
 
 
 # -- what can never go on ---------------------------------------------------------------------
