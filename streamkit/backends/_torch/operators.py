@@ -57,15 +57,18 @@ def watch_operators(tell: Tell) -> Generator[None]:
 
 def _change(mode: Any, tells: Callable[[], tuple[Tell, ...]]) -> None:
     """Change whom a mode tells; it begins and ends below the others, as torch ends the topmost."""
-    global _flags  # noqa: PLW0603 - torch has them for the process
     with _lock:
         above = [one for one in dispatch._get_current_dispatch_mode_stack() if one is not mode]  # noqa: SLF001 - no public name
         above *= all(getattr(one, "old_dispatch_mode_flags", ()) for one in above)  # else misplaced
+        own = [one for one in above if one.is_infra_mode()]  # torch's, which are listed first
+        if not mode.tells:
+            mode.later = [one for one in own if one.old_dispatch_mode_flags[-1]]
+        above.sort(key=mode.later.__contains__)
         for one in reversed(above):
             dispatch.TorchDispatchMode.__exit__(one, None, None, None)
         flags = vars(dispatch)  # for the whole process, of all modes
         if not _telling:
-            _flags = {name: flags[name] for name in flags if name.startswith("_is_in_")}
+            _flags.update({name: flags[name] for name in flags if name.startswith("_is_in_")})
         mode.tells = tells()
         (_telling.add if mode.tells else _telling.discard)(mode)
         if mode.tells and getattr(_thread, "mode", None) is None:
@@ -103,6 +106,7 @@ class _Watching(dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is n
 
     supports_higher_order_operators = True  # else torch refuses them while this is entered
     tells: tuple[Tell, ...] = ()
+    later: Sequence[Any] = ()  # torch's own modes that began after a user's, and before this one
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -761,6 +762,14 @@ def test_a_users_mode_is_active_from_its_begin_to_its_end(x, order, ends):
         x.add_(1)
         assert set(state()[1].values()) == {bool(active)}
     assert Counter(o=len(told), u=modes["u"].seen, v=modes["v"].seen) == expected
+    assert state() == before
+
+
+@pytest.mark.parametrize("kinds", [*itertools.permutations([Counting, FakeTensorMode, sk.races])])
+def test_a_block_among_a_users_mode_and_one_of_torchs_leaves_nothing(kinds):
+    before, (first, second, third) = state(), kinds
+    with first(), second(), third():
+        assert all(state()[1].values())
     assert state() == before
 
 
