@@ -264,25 +264,18 @@ OPEN = """
         fill.__qualname__ = "race\\x1b"
         a.submit(fill, x)
         b.submit(np.add, x, 1, x)
-
     @pytest.mark.parametrize("number", range(2))
     def test_possible(number): race()
-
     def test_fails():
         race()
         raise KeyError("its own")
-
     def test_of_python_alone(): pass
-
     def test_parts(subtests):  # each is reported with the name of the test
         with subtests.test(): race()
-
     def test_skipped(): pytest.skip()
-
     @pytest.mark.streamkit_no_races
     def test_on_purpose(): race()
     """
-
 
 TWICE = """
     from _pytest import runner
