@@ -143,9 +143,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from streamkit.diagnostics.pictures.timeline import counted
 
     reports = chain.from_iterable(terminalreporter.stats.values())
-    ran = {one.nodeid: one for one in reports if getattr(one, "when", "") == "call"}  # at last
-    told = (dict(one.user_properties).get("streamkit_races") for one in ran.values())
-    found = [one for one in told if one is not None]
+    calls = (one for one in reports if getattr(one, "when", "") == "call")  # subtests' tell nothing
+    told = {(one.nodeid, key): value for one in calls for key, value in one.user_properties}
+    found = [value for (_, key), value in told.items() if key == "streamkit_races"]
     names = [*dict.fromkeys(chain.from_iterable(one[2] for one in found))]
     named = ", ".join([*names[:_NAMED], *["..."][: len(names) > _NAMED]])
     terminalreporter.write_line(

@@ -36,13 +36,7 @@ if TYPE_CHECKING:
     from streamkit.protocols import Finding
 
 # functions of the adapter too
-__all__ = [
-    "explain_capture",
-    "explain_kernel",
-    "pieces_of_memory",
-    "settings",
-    "watch_operators",
-]
+__all__ = ["explain_capture", "explain_kernel", "pieces_of_memory", "settings", "watch_operators"]
 
 name = "torch"
 api = 1

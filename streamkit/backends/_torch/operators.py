@@ -48,8 +48,8 @@ _SCALED = {"addbmm", "addmm", "addmv", "addr", "baddbmm"}
 def watch_operators(tell: Tell) -> Generator[None]:
     """Let torch tell its operators of the thread that enters this, until any thread leaves it."""
     mode = getattr(_thread, "mode", None) or _Watching()
-    _change(mode, lambda: (*mode.tells, tell))
     try:
+        _change(mode, lambda: (*mode.tells, tell))
         yield
     finally:
         _change(mode, lambda: tuple(one for one in mode.tells if one is not tell))
@@ -57,27 +57,32 @@ def watch_operators(tell: Tell) -> Generator[None]:
 
 def _change(mode: Any, tells: Callable[[], tuple[Tell, ...]]) -> None:
     """Change whom a mode tells; it begins and ends below the others, as torch ends the topmost."""
-    global _flags  # noqa: PLW0603 - torch has them for the process
+    stack = dispatch._get_current_dispatch_mode_stack  # noqa: SLF001 - it has no public name
     with _lock:
-        above = [one for one in dispatch._get_current_dispatch_mode_stack() if one is not mode]  # noqa: SLF001 - no public name
+        above = [one for one in stack() if one is not mode]
         above *= all(getattr(one, "old_dispatch_mode_flags", ()) for one in above)  # else misplaced
-        for one in reversed(above):
-            dispatch.TorchDispatchMode.__exit__(one, None, None, None)
-        flags = vars(dispatch)  # for the whole process, of all modes
-        if not _telling:
-            _flags = {name: flags[name] for name in flags if name.startswith("_is_in_")}
-        mode.tells = tells()
-        (_telling.add if mode.tells else _telling.discard)(mode)
-        if mode.tells and getattr(_thread, "mode", None) is None:
-            _thread.mode = mode.__enter__()
-        elif not mode.tells and dispatch._get_current_dispatch_mode() is mode:  # noqa: SLF001 - else mute
-            _thread.mode = mode.__exit__(None, None, None)
-        # torch itself says wrongly whether modes tell if threads do not leave in turn
-        flags.update(dict.fromkeys(_flags, True) if _telling else _flags)
-        is_in = flags.get("_is_in_any_mode_without_ignore_compile_internals", False)
-        flags.get(_SET_FLAG, bool)(is_in)
-        for one in above:
-            dispatch.TorchDispatchMode.__enter__(one)
+        if not mode.tells:
+            mode.later = [m for m in above if m.is_infra_mode() and m.old_dispatch_mode_flags[-1]]
+        above.sort(key=mode.later.__contains__)  # torch lists its own modes first
+        try:
+            for one in reversed(above):
+                dispatch.TorchDispatchMode.__exit__(one, None, None, None)
+            flags = vars(dispatch)  # for the whole process, of all modes
+            if not _telling:
+                _flags.update({name: flags[name] for name in flags if name.startswith("_is_in_")})
+            mode.tells = tells()
+            (_telling.add if mode.tells else _telling.discard)(mode)
+            if mode.tells and getattr(_thread, "mode", None) is None:
+                _thread.mode = mode.__enter__()
+            elif not mode.tells and dispatch._get_current_dispatch_mode() is mode:  # noqa: SLF001 - else mute
+                _thread.mode = mode.__exit__(None, None, None)
+            # torch itself says wrongly whether modes tell if threads do not leave in turn
+            flags.update(dict.fromkeys(_flags, True) if _telling else _flags)
+            is_in = flags.get("_is_in_any_mode_without_ignore_compile_internals", False)
+            flags.get(_SET_FLAG, bool)(is_in)
+        finally:  # also where a signal's handler raises
+            for one in [one for one in above if one not in stack()]:
+                dispatch.TorchDispatchMode.__enter__(one)
 
 
 def host_memory(array: Any) -> tuple[Any, bool] | None:
@@ -103,6 +108,7 @@ class _Watching(dispatch.TorchDispatchMode):  # type: ignore[misc]  # torch is n
 
     supports_higher_order_operators = True  # else torch refuses them while this is entered
     tells: tuple[Tell, ...] = ()
+    later: Sequence[Any] = ()  # torch's own modes that began after a user's, and before this one
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import threading
 import time
 from collections import Counter, deque
@@ -693,9 +694,8 @@ def test_what_an_operator_does_with_the_other_tensors_is_known(a, b, x):
 
 
 def state():
-    from torch.utils import _python_dispatch
-
-    flags = {name: on for name, on in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+    noted = vars(torch.utils._python_dispatch).items()
+    flags = {name: on for name, on in noted if name.startswith("_is_in_")}
     return torch._C._len_torch_dispatch_stack(), flags
 
 
@@ -709,8 +709,7 @@ def test_torch_is_as_it_was(x):
             x.fill_(1)
             raise KeyError
     assert report.coverage.total == 401  # with the zeros
-    assert state() == before
-    assert before[0] == 0
+    assert (state(), before[0]) == (before, 0)
 
 
 @pytest.mark.parametrize("ends", [lambda call: call(), within], ids=["here", "in another thread"])
@@ -762,6 +761,23 @@ def test_a_users_mode_is_active_from_its_begin_to_its_end(x, order, ends):
         assert set(state()[1].values()) == {bool(active)}
     assert Counter(o=len(told), u=modes["u"].seen, v=modes["v"].seen) == expected
     assert state() == before
+
+
+@pytest.mark.parametrize("kinds", [*itertools.permutations([Counting, FakeTensorMode, sk.races])])
+def test_a_block_among_a_users_mode_and_one_of_torchs_leaves_nothing(kinds):
+    before, (first, second, third) = state(), kinds
+    with first(), second(), third():
+        assert all(state()[1].values())
+    assert state() == before
+
+
+def test_an_interrupt_while_a_block_begins_leaves_a_users_mode_where_it_is(monkeypatch):
+    late, where = lambda _: {}["interrupted"], "streamkit.backends._torch.operators._Watching"
+    monkeypatch.setattr(f"{where}.__enter__", late)
+    with Counting():
+        with pytest.raises(KeyError), sk.races():
+            pass
+        assert (state()[0], set(state()[1].values())) == (1, {True})
 
 
 def test_a_block_ends_among_users_modes_that_end_out_of_order():

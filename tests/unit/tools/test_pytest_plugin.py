@@ -264,22 +264,18 @@ OPEN = """
         fill.__qualname__ = "race\\x1b"
         a.submit(fill, x)
         b.submit(np.add, x, 1, x)
-
     @pytest.mark.parametrize("number", range(2))
     def test_possible(number): race()
-
     def test_fails():
         race()
         raise KeyError("its own")
-
     def test_of_python_alone(): pass
-
+    def test_parts(subtests):  # each is reported with the name of the test
+        with subtests.test(): race()
     def test_skipped(): pytest.skip()
-
     @pytest.mark.streamkit_no_races
     def test_on_purpose(): race()
     """
-
 
 TWICE = """
     from _pytest import runner
@@ -299,16 +295,16 @@ def test_a_run_that_passes_says_at_its_end_what_it_does_not_know(run, pytester, 
     pytester.makepyfile(twice=TWICE)
     pytester.syspathinsert()
     tests = OPEN.replace("\\x1b", name)
-    result = run(tests, "--streamkit-races", *["-p"][: len(plugin)], *plugin)
+    result = run(tests, "-v", "--streamkit-races", *["-p"][: len(plugin)], *plugin)
     times = 1 + ("twice" in plugin)
-    result.assert_outcomes(passed=4 * times, failed=times, skipped=times)
-    said = "5 tests: 3 tests with possible races, 3 operations not understood; not known: race"
+    result.assert_outcomes(passed=5 * times, failed=times, skipped=times)
+    said = "6 tests: 4 tests with possible races, 4 operations not understood; not known: race"
     result.stdout.fnmatch_lines([f"*at {said}{name}, *"])
 
 
 def test_possible_races_fail_if_asked(run):
     result = run(OPEN, "--streamkit-races=possible", "test_possible_races_fail_if_asked.py")
-    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    result.assert_outcomes(passed=2, failed=4, skipped=1)
     result.stdout.fnmatch_lines(["*RaceError: *: 1 possible race found.", "*KeyError: 'its own'"])
     assert run(OPEN, "--streamkit-races=certain").ret == pytest.ExitCode.USAGE_ERROR
 
