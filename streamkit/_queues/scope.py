@@ -47,6 +47,7 @@ class Choice:
         self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
+        self.binders = [(one.bind, one.adapter) for one in self.moved]  # quicker than by name
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
         self.moves_trackers = self.trackers.keys() <= self.names
         # the last library tells the context at the least cost, because Warp's call keeps the GIL
@@ -78,7 +79,7 @@ class Plan:
         self.missing, self.rest = choice.missing, choice.rest
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
-        bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
+        bindings = [bind(view(adapter, queue)) for bind, adapter in choice.binders]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
         self.bindings, (a, b, c) = bindings, bindings[:WRITTEN_OUT]
         # by position, as the names of a named tuple cost three times as much
