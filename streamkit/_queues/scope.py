@@ -47,6 +47,7 @@ class Choice:
         self.loaded = loaded = loaded_libraries.libraries()
         self.moved = [one for one in loaded if libraries is None or one.name in libraries]
         self.names = frozenset(one.name for one in self.moved)
+        self.binders = [(one.bind, one.adapter) for one in self.moved]  # quicker than by name
         self.trackers = {one.name: one.device for one in loaded if one.device is not None}
         self.moves_trackers = self.trackers.keys() <= self.names
         # the last library tells the context at the least cost, because Warp's call keeps the GIL
@@ -78,27 +79,33 @@ class Plan:
         self.missing, self.rest = choice.missing, choice.rest
         self.moves_trackers, self.ask_context = choice.moves_trackers, choice.ask_context
         view = stream._view  # noqa: SLF001 - of this module
-        bindings = [library.bind(view(library.adapter, queue)) for library in choice.moved]
+        bindings = [bind(view(adapter, queue)) for bind, adapter in choice.binders]
         bindings += [_NO_LIBRARY] * (WRITTEN_OUT - len(bindings))
-        columns = zip(*bindings, strict=True)
-        self.saves, self.enters, self.leaves, questions, self.setters, keep, told = columns
-        self.moves = self.saves + self.enters if len(bindings) == WRITTEN_OUT else None
-        self.previous: Place | None = None if all(keep) else (self.context, {})
+        self.bindings, (a, b, c) = bindings, bindings[:WRITTEN_OUT]
+        # by position, as the names of a named tuple cost three times as much
+        self.moves: Any = a[0], b[0], c[0], a[1], b[1], c[1]
+        self.leaves: Any = a[2], b[2], c[2]
+        self.questions: Any = a[3], b[3], c[3]
+        keeps, told = a[5] and b[5] and c[5], a[6] and b[6] and c[6]
+        if len(bindings) > WRITTEN_OUT:
+            self.moves, self.leaves = None, [each.leave for each in bindings]
+            self.questions = a[3], b[3], lambda: all(each.is_current() for each in bindings[2:])
+            keeps = all(each.keeps_device for each in bindings)
+            told = all(each.told_outside for each in bindings)
+        self.previous: Place | None = None if keeps else (self.context, {})
         """What is to be put back if the context of the stream was current before."""
-        self.told_outside = choice.moves_trackers and all(told)
+        self.told_outside = choice.moves_trackers and told
         """Whether ``is_current`` is right outside a scope too."""
-        one, two, *others = questions
-        three = others[0] if len(others) == 1 else lambda: all(each() for each in others)
-        ask, context = choice.ask_context, queue.context
 
-        def is_current() -> bool:
-            try:
-                return not loader.is_forked and one() and two() and three() and ask() == context
-            except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
+    def is_current(self) -> bool:
+        """Tell, inside a scope, whether the context and every library are where it put them."""
+        one, two, three = self.questions
+        try:
+            if loader.is_forked or not (one() and two() and three()):
                 return False
-
-        self.is_current = is_current
-        """Tells, inside a scope, whether the context and every library are where it put them."""
+            return self.ask_context() == self.context
+        except Exception:  # noqa: BLE001 - an error of a library, which cannot tell
+            return False
 
     def look(self) -> Place:
         """Return where the thread is."""
@@ -112,9 +119,9 @@ class Plan:
             driver.set_context(self.context)
         except Exception as error:  # noqa: BLE001 - the libraries must be restored all the same
             lost.append(f"the device ({error})")
-        for library, set_current in zip(self.choice.moved, self.setters, strict=False):
+        for library, binding in zip(self.choice.moved, self.bindings, strict=False):
             try:
-                set_current()
+                binding.set_current()
             except Exception as error:  # noqa: BLE001 - the others must be restored all the same
                 lost.append(f"{library.name} ({type(error).__name__}: {error})")
         return lost
@@ -210,10 +217,10 @@ class Scoped:
                 enter_two(two)
                 enter_three(three)
             else:
-                scope.tokens = [save() for save in plan.saves]
-                scope.open = len(plan.saves)
-                for index, enter in enumerate(plan.enters):
-                    enter(scope.tokens[index])
+                scope.tokens = [binding.save() for binding in plan.bindings]
+                scope.open = len(plan.bindings)
+                for binding, token in zip(plan.bindings, scope.tokens, strict=True):
+                    binding.enter(token)
             scopes.innermost = scope
         except BaseException as error:
             for lost in scope.leave():

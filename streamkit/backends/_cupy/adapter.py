@@ -33,6 +33,7 @@ api = 1
 _build = cupy.cuda.driver.get_build_version() // 1000
 _cuda = None if cupy.cuda.runtime.is_hip else str(_build)
 _get = cupy.cuda.get_current_stream
+_new = [None, None].copy  # makes a scope's token
 
 # CUDA's errors: initialisation error, driver too old, no device, not supported, system mismatch,
 # and compatibility mismatch
@@ -101,8 +102,8 @@ def bind(stream: Any) -> Binding:
     (https://github.com/cupy/cupy/pull/7866), so the former stream is set again if the pop lost it.
     """
     device = stream.device_id
-    kind = type(stream)
-    pushes, pops = map(kind.__enter__, repeat(stream)), map(kind.__exit__, repeat(stream))
+    kind, again = type(stream), repeat(stream)
+    pushes, pops = map(kind.__enter__, again), map(kind.__exit__, again)
     queue: Queue | None = getattr(stream, "_streamkit_queue", None)
     may_die = queue is not None and not queue.permanent  # only objects of ours can die early
 
@@ -123,11 +124,10 @@ def bind(stream: Any) -> Binding:
         if may_die and getrefcount(ref(stream)) != NOTED:
             keep(stream)
 
-    # set again by ``use``, because the outer scope has pushed it
-    new = [None, None].copy
+    # Set again by ``use``, because the outer scope has pushed it;
     # it keeps the device and is told outside; without names, which cost a third more
     return Binding._make(
-        (new, enter, leave, lambda: _get(device) is stream, stream.use, True, True)
+        (_new, enter, leave, lambda: _get(device) is stream, stream.use, True, True)
     )
 
 

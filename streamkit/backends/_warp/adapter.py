@@ -156,7 +156,7 @@ def current(device: int) -> Any:
     return _device(device).stream
 
 
-bind = memory.bind
+bind = current_stream.bind
 
 
 # -- capture ----------------------------------------------------------------------------------

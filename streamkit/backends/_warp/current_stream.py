@@ -25,39 +25,44 @@ if TYPE_CHECKING:
 
 _lock = new_turn_lock()
 
+# Nothing is saved beforehand, because Warp's stream is all threads' and another thread could move
+# it until this one has its turn. So ``enter`` saves and sets in one turn.
+_save = [None].copy
+
 # One move of Warp's current stream and default device: the thread that moved Warp, the stream, the
 # object whose ``_stream`` was set, the former stream, the native arguments that set it, and the
 # former default device. A plain tuple, which costs a fifth of an object.
 _Level: TypeAlias = tuple["ThreadToken", Any, Any, Any, tuple[Any, ...], Any]
 
+watched: dict[Any, object] = {}
+"""The lent queues to wait for, see ``memory``. Each has a token, which a scope renews."""
 _levels: list[_Level] = []  # innermost first, because the index -1 costs as much as a call
 _shared: dict[int, list[ThreadToken]] = {}
 """By the id of a level that several threads share: the threads in it, one for each scope."""
 
 
-def bind(  # noqa: C901, PLR0915 - an inner loop, written out
-    stream: Any, lent: Any, watched: dict[Any, object], warn: Callable[[Any], None]
-) -> Binding:
-    """Return the binding: scopes move Warp to the stream and its device, or share another's move.
+class _Moves:
+    """What the scopes of one stream do to Warp: they move it, or share another scope's move."""
 
-    Scopes of a queue that is ``lent``, if not None, have it ``watched``, and ``warn`` of an
-    allocator that the program has set for the device: see ``memory``. ScopeError if another
-    thread's scope has moved Warp elsewhere.
-    """
-    device = stream.device
-    place, runtime = _place(device)
-    set_native, arguments = _native_set(), _arguments(stream)
-    allocators = device if hasattr(device, "_custom_allocator") else _Public
+    __slots__ = "allocators", "arguments", "device", "lent", "place", "runtime", "set", "stream"
 
-    def enter(token: list[_Level | None]) -> None:
-        if lent is not None and allocators._custom_allocator is not None:
-            warn(device)
+    def __init__(self, stream: Any, lent: Any) -> None:
+        self.stream, self.lent, self.device = stream, lent, stream.device
+        self.place, self.runtime = _place(self.device)
+        self.set, self.arguments = _native_set(), _arguments(stream)
+        self.allocators = self.device if hasattr(self.device, "_custom_allocator") else _Public
+
+    def enter(self, token: list[_Level | None]) -> None:
+        lent, stream = self.lent, self.stream
+        if lent is not None and self.allocators._custom_allocator is not None:
+            lent.warn(self.device)
         me = here.token
         try:  # as ``new_turn_lock`` says
             _lock.insert(0, me) if _lock and _lock[:1] == [me] else _lock.append(me)
             if _lock[0] is not me:
                 wait_for_turn(_lock, me)
-            if not (_levels and _join(token, stream, is_current, me)):
+            if not (_levels and _join(token, self, me)):
+                place, runtime, device = self.place, self.runtime, self.device
                 previous = place._stream
                 try:
                     back = previous._streamkit_set
@@ -66,7 +71,7 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
                 level = me, stream, place, previous, back, runtime.default_device
                 token[0] = level  # first: wherever an interrupt comes, ``leave`` undoes the rest
                 _levels.insert(0, level)
-                set_native(*arguments)
+                self.set(*self.arguments)
                 place._stream = stream
                 if runtime.default_device is not device:
                     runtime.default_device = device
@@ -75,7 +80,7 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
         if lent is not None:
             watched[lent] = []
 
-    def leave(token: list[_Level | None]) -> None:
+    def leave(self, token: list[_Level | None]) -> None:
         level = token[0]
         if level is None:
             return
@@ -86,40 +91,54 @@ def bind(  # noqa: C901, PLR0915 - an inner loop, written out
                 wait_for_turn(_lock, me)
             if _shared or not _levels or _levels[0] is not level:
                 if _shared and _others_stay(level, me):
-                    set_current()  # the others expect Warp here, and the body may have moved Warp
+                    self.set_current()  # the others expect Warp here; the body may have moved it
                     threads = _shared[id(level)]
                     index = threads.index(me)
                     # without a call: an interrupt finds both done, or neither
                     token[0] = None
                     del threads[index]
                 else:
-                    _end(level, runtime)
+                    _end(level, self.runtime)
             else:  # ``_end`` without a call
-                _, _, _, previous, back, default = level
-                set_native(*back)
+                _, _, place, previous, back, default = level
+                self.set(*back)
                 place._stream = previous
-                if runtime.default_device is not default:
-                    runtime.default_device = default
+                if self.runtime.default_device is not default:
+                    self.runtime.default_device = default
                 del _levels[0]  # last: after an interrupt the lines above run again
         finally:
             _lock.remove(me)
-        if lent is not None and allocators._custom_allocator is not None:
-            warn(device)
+        if self.lent is not None and self.allocators._custom_allocator is not None:
+            self.lent.warn(self.device)
 
-    def is_current() -> bool:
-        return place._stream is stream and runtime.default_device is device
+    def mark_and_leave(self, token: list[_Level | None]) -> None:
+        """Leave after a mark, also where there can be none."""
+        try:
+            self.lent.mark()
+        finally:
+            self.leave(token)
 
-    def set_current() -> None:
-        set_native(*arguments)
-        place._stream = stream
-        if runtime.default_device is not device:
-            runtime.default_device = device
+    def is_current(self) -> bool:
+        return self.place._stream is self.stream and self.runtime.default_device is self.device
 
-    # Nothing is saved beforehand, because Warp's stream is all threads' and another thread could
-    # move it until this one has its turn. So ``enter`` saves and sets in one turn.
-    new = [None].copy
-    undo = leave if lent is None or lent.stays else functools.partial(lent.mark_and_leave, leave)
-    return Binding(new, enter, undo, is_current, set_current, place is device)
+    def set_current(self) -> None:
+        self.set(*self.arguments)
+        self.place._stream = self.stream
+        if self.runtime.default_device is not self.device:
+            self.runtime.default_device = self.device
+
+
+def bind(stream: Any) -> Binding:
+    """Return the binding of a stream, whose scopes watch its queue if that is ``lent``."""
+    lent = getattr(stream, "_streamkit_lent", None)
+    queue = getattr(stream, "_streamkit_queue", None)
+    if lent is not None and queue is not None and queue.permanent:
+        lent.stays = True  # a library may have said so after the view was made
+    moves = _Moves(stream, lent)
+    leave = moves.leave if lent is None or lent.stays else moves.mark_and_leave
+    calls = _save, moves.enter, leave, moves.is_current, moves.set_current
+    # without names, which cost a third more
+    return Binding._make((*calls, moves.place is moves.device, False))
 
 
 def _others_stay(level: _Level, me: ThreadToken) -> bool:
@@ -149,15 +168,13 @@ def _end(level: _Level, runtime: Any) -> None:
     del _levels[index]  # last: after an interrupt the lines above run again
 
 
-def _join(
-    token: list[_Level | None], stream: Any, is_current: Callable[[], bool], thread: ThreadToken
-) -> bool:
+def _join(token: list[_Level | None], moves: _Moves, thread: ThreadToken) -> bool:
     """Share the innermost level if it is this stream's; False if the scope needs a new level.
 
     ScopeError if another thread has moved Warp elsewhere.
     """
-    level = _levels[0]
-    joined = level[1] is stream and is_current()
+    level, stream = _levels[0], moves.stream
+    joined = level[1] is stream and moves.is_current()
     if not joined or len(_levels) > 1:  # the end of a lower level would move the other thread too
         _check_alone(thread, stream)
     if not joined or not any(level is other for other in _levels):

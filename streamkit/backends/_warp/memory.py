@@ -24,13 +24,11 @@ import warp
 from streamkit import errors
 from streamkit._cuda import driver, events, loader, memory_pools
 from streamkit._support.locks import new_lock
-from streamkit.backends._warp import current_stream
-from streamkit.backends._warp.current_stream import is_level, warp_runtime
+from streamkit.backends._warp.current_stream import is_level, warp_runtime, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamkit.protocols import Binding
     from streamkit.protocols.queues import QueueRecord
 
 # Warp's native functions that free, as the last thing they do
@@ -53,9 +51,7 @@ _MOST = 8  # queues that stay watched, although they have not been used since th
 
 companions: dict[int, int] = {}
 """The companion of each device."""
-watched: dict[Lent, object] = {}
-"""The queues to wait for, the longest watched first. Each has a token, which a scope renews."""
-_ends: dict[Lent, object] = {}  # weak references to the views, which call ``end``
+_lent: set[Lent] = set()  # of all views that are alive
 _spare: deque[Lent] = deque()  # of queues that are gone, for their pools
 _lock = new_lock()
 _unfreed: dict[Callable[[], Any], None] = {}  # frees that must wait for the next one
@@ -82,35 +78,48 @@ _events: defaultdict[int, deque[_Event]] = defaultdict(lambda: deque(maxlen=256)
 """By context the events that are to be used again: a wait that is queued outlasts a new record."""
 
 
-class Lent:
-    """One non-blocking queue on which Warp may work, and how to wait for the queue's work."""
+class Lent(weakref.ref[Any]):
+    """One non-blocking queue on which Warp may work: a reference to its view that calls ``end``."""
 
-    pool: Any = None
-    passed: Any = None
+    __slots__ = "context", "device", "events", "handle", "late", "marks", "passed", "pool", "stays"
+
+    context: int
+    device: int
+    handle: int
+    stays: bool
+    """Whether the handle is never destroyed. Else its owner may do so outside of scopes."""
+    pool: Any
+    passed: Any
     """An event behind all work for which the companion waits, once the pool can be another's."""
-    late: int | None = None
+    late: int | None
     """The capture that Warp joined late: nothing has waited for the work before it."""
+    # Destructors come here, in several threads at once. So there is no lock, and an event belongs
+    # to one thread as long as it can be recorded.
+    events: deque[_Event]
+    marks: dict[object, _Event]
+    """Where the queue's work ended earlier, by a key of its own, until the companion waits."""
 
-    def __init__(self, stream: Any, queue: QueueRecord) -> None:
-        self.view = weakref.ref(stream)
-        self.handle = queue.handle
-        self.device: int = queue.device
-        # A permanent handle is never destroyed, and StreamKit parks its own once Warp has seen it.
-        # Any other handle is used in scopes only, because its owner may destroy it afterwards.
-        self.stays = queue.permanent or queue.is_owned
-        self.context = queue.context
-        # Destructors come here, in several threads at once. So there is no lock, and an event
-        # belongs to one thread as long as it can be recorded.
-        self._events = _events[queue.context]
-        # where the queue's work ended earlier, by a key of its own, until the companion waits
-        self._marks: dict[object, _Event] = {}
+    __hash__ = object.__hash__  # not the view's, whom it outlives
+
+    def warn(self, device: Any) -> None:
+        """Warn, once, of an allocator that the program has set and that may free too early."""
+        allocator = warp.get_device_allocator(device)
+        if isinstance(allocator, _managed):
+            return
+        number = id(allocator)
+        if number not in _warned:
+            try:
+                _warned[number] = weakref.ref(allocator, lambda _: _warned.pop(number))
+            except TypeError:  # an allocator that takes no weak references
+                _warned[number] = allocator
+            _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
     def has_scope(self) -> bool:
-        return is_level(self.view())
+        return is_level(self())
 
     def is_gone(self) -> bool:
         """Whether the owner has closed the handle, as it may do inside a scope."""
-        queue: QueueRecord | None = getattr(self.view(), "_streamkit_queue", None)
+        queue: QueueRecord | None = getattr(self(), "_streamkit_queue", None)
         return queue is not None and queue.owner is not None and not queue.is_alive()
 
     def _record(self) -> _Event | None:
@@ -119,7 +128,7 @@ class Lent:
         if driver.capture_id(stream) is not None:
             return None
         try:
-            event = self._events.pop()
+            event = self.events.pop()
         except IndexError:
             event = _Event(self.context)
         events.record(event.handle, stream)
@@ -129,25 +138,17 @@ class Lent:
 
     def mark(self) -> None:
         """Record where the queue's work ends, before its handle may go; not while it captures."""
-        older = self._marks.copy()
-        event = self._record()
+        older = self.marks.copy()
+        event = None if loader.is_forked or self.is_gone() else self._record()
         if event is not None:
-            self._marks[object()] = event
+            self.marks[object()] = event
             for mark in older:
                 self._end(mark)
 
-    def mark_and_leave(self, leave: Callable[[Any], object], token: Any) -> None:
-        """Call the ``leave`` of a binding after a mark, also where there can be none."""
-        try:
-            if not (loader.is_forked or self.is_gone()):
-                self.mark()
-        finally:
-            leave(token)
-
     def _end(self, mark: object) -> None:
-        event = self._marks.pop(mark, None)
+        event = self.marks.pop(mark, None)
         if event is not None:  # no other thread was here first
-            self._events.append(event)
+            self.events.append(event)
 
     def wait(self) -> bool:
         """Have the companion wait for the queue's work so far; False if the queue captures."""
@@ -157,10 +158,10 @@ class Lent:
             captures = event is None
             if event is not None:
                 events.wait(companions[self.device], event.handle)
-                self._events.append(event)
+                self.events.append(event)
         # last and again: a scope left meanwhile marks its end, and gives an older event back
-        while self._marks:
-            for mark, event in self._marks.copy().items():
+        while self.marks:
+            for mark, event in self.marks.copy().items():
                 events.wait(companions[self.device], event.handle)
                 self._end(mark)
         return not captures
@@ -194,7 +195,7 @@ def _drop(lent: Lent, token: object) -> None:
         return
     if found is not token:
         watched.setdefault(lent, found)
-    elif lent.view() is None and lent.pool is not None:
+    elif lent() is None and lent.pool is not None:
         passed = _Event(lent.context)
         events.record(passed.handle, companions[lent.device])
         lent.passed = passed  # only now: it can be in ``_spare`` already, from an earlier time
@@ -206,7 +207,7 @@ def end(lent: Lent) -> None:
 
     The queue stays watched if it captures now, or the wait fails.
     """
-    _ends.pop(lent, None)
+    _lent.discard(lent)
     if sys.is_finalizing() or not driver.is_usable():
         return
     token = watched[lent] = object()
@@ -224,7 +225,7 @@ def wait_for_queues() -> bool:
     many = len(watched) - _MOST
     capturing = []
     for number, (lent, token) in enumerate(watched.copy().items()):
-        is_last = lent.view() is None or (number < many and not lent.has_scope())
+        is_last = lent() is None or (number < many and not lent.has_scope())
         if not lent.wait():
             capturing.append(lent)
         elif is_last:
@@ -253,22 +254,18 @@ def lend(stream: Any, queue: QueueRecord) -> None:
     if not _install():
         warn_of_version()
         return
-    lent = Lent(stream, queue)
-    if lent.device not in companions:
-        companion = driver.create_private_stream(lent.device, nonblocking=False, priority=0)
-        companions[lent.device] = companion
+    if queue.device not in companions:
+        companion = driver.create_private_stream(queue.device, nonblocking=False, priority=0)
+        companions[queue.device] = companion
+    lent = Lent(stream, end)
+    lent.handle, lent.device, lent.context = queue.handle, queue.device, queue.context
+    # StreamKit parks its own handles once Warp has seen them
+    lent.stays = queue.permanent or queue.is_owned
+    lent.pool = lent.passed = lent.late = None
+    lent.events, lent.marks = _events[queue.context], {}
     watched[lent] = object()
-    _ends[lent] = weakref.ref(stream, lambda _: end(lent))
+    _lent.add(lent)
     stream._streamkit_lent = lent
-
-
-def bind(stream: Any) -> Binding:
-    """Return the binding of ``stream``; if its queue is lent, its scopes watch the queue."""
-    lent: Lent | None = getattr(stream, "_streamkit_lent", None)
-    queue: QueueRecord | None = getattr(stream, "_streamkit_queue", None)
-    if lent is not None and queue is not None and queue.permanent:
-        lent.stays = True  # a library may have said so after the view was made
-    return current_stream.bind(stream, lent, watched, warn_of_allocator)
 
 
 # -- Warp's native functions ------------------------------------------------------------------
@@ -387,20 +384,6 @@ _warned: dict[int, Any] = {}  # by the allocators' ids: references to them, or t
 @functools.cache
 def warn_of_version() -> None:
     _warn(f"StreamKit does not know how Warp {warp.__version__} frees memory")
-
-
-def warn_of_allocator(device: Any) -> None:
-    """Warn, once, of an allocator that the program has set and that may free too early."""
-    allocator = warp.get_device_allocator(device)
-    if isinstance(allocator, _managed):
-        return
-    number = id(allocator)
-    if number not in _warned:
-        try:
-            _warned[number] = weakref.ref(allocator, lambda _: _warned.pop(number))
-        except TypeError:  # an allocator that takes no weak references
-            _warned[number] = allocator
-        _warn(f"StreamKit leaves {allocator!r}, the allocator set for {device.alias}, alone")
 
 
 def _warn(what: str) -> None:
