@@ -39,8 +39,8 @@ class _Skipping:
     ) -> bool:
         if kind is None or not issubclass(kind, Exception):
             return False
-        run = {one.f_code for one, _ in traceback.walk_tb(raised) if users_around(one) is one}
-        handlers = map(signal.getsignal, range(1, signal.NSIG)) if run else ()
+        run = {one.f_code for one, _ in traceback.walk_tb(raised)}
+        handlers = map(signal.getsignal, range(1, signal.NSIG))
         return not any(callable(one) and refusals.code_of(one) in run for one in handlers)
 
 

@@ -8,7 +8,7 @@ import json
 import signal
 import struct
 import threading
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -688,10 +688,15 @@ def test_variables_that_cannot_be_read_change_nothing_and_are_named(cupti, array
     assert (report.coverage.understood, report.coverage.missed) == (1, unread)
 
 
-HANDLERS = [lambda late: late, functools.partial, lambda late: type("", (), {"__call__": late})()]
+HANDLERS = {
+    "function": lambda late: late,
+    "partial": functools.partial,
+    "object": lambda late: type("", (), {"__call__": late})(),
+    "library": lambda late: FunctionType(late.__code__, {"__name__": "torch.utils.data"}),
+}
 
 
-@pytest.mark.parametrize("handler", HANDLERS, ids=["function", "partial", "object"])
+@pytest.mark.parametrize("handler", HANDLERS)
 @pytest.mark.parametrize("at_end", [False, True])
 def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_nothing(
     cupti, array, monkeypatch, at_end, handler
@@ -703,7 +708,7 @@ def test_what_a_signals_handler_raises_while_names_are_read_passes_and_leaves_no
         signals.pop() and signal.raise_signal(signal.SIGALRM)
 
     s, signals = sk.new_stream("cuda"), [False, True]
-    before = signal.signal(signal.SIGALRM, handler(late))
+    before = signal.signal(signal.SIGALRM, HANDLERS[handler](late))
     with pytest.raises(InterruptedError), sk.races() as report:  # noqa: PT012 - both are tested
         if not at_end:
             monkeypatch.setattr(cuda_recorder, "named_memory", read)
