@@ -36,9 +36,11 @@ def cupy_array(kind=None, owner=None):
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
-def test_the_adapters_lend_arrays_and_refuse_what_is_none(name):
+def test_the_adapters_lend_and_copy_arrays_and_refuse_what_is_none(name):
     served = adapter(name)
     assert isinstance(served, Memory)
+    for copies in (Memory.array_layout, Memory.array_like, Memory.copy_array):
+        assert offered(served, copies)
     for wrong in (None, 5, [1.0], Owner()):
         with pytest.raises(TypeError):
             served.array_device(wrong)
@@ -55,18 +57,14 @@ def warp_array():
     return need("warp").ones(4, dtype=float, device="cpu")
 
 
-@pytest.mark.parametrize("make", [torch_tensor, warp_array])
-def test_an_array_of_the_host_is_handed_to_a_host_stream(make):
+@pytest.mark.parametrize(("name", "make"), [("torch", torch_tensor), ("warp", warp_array)])
+def test_an_array_of_the_host_is_on_no_cuda_device_and_handed_to_a_host_stream(name, make):
     one, other = sk.new_stream("cpu"), sk.new_stream("cpu")
     array = make()
+    assert adapter(name).array_device(array) is None
     assert sk.handoff(array, one, after=other) is array
     with pytest.raises(TypeError, match=r"after=\.\.\."):
         sk.handoff(array, one)
-
-
-@pytest.mark.parametrize(("name", "make"), [("torch", torch_tensor), ("warp", warp_array)])
-def test_an_array_of_the_host_is_on_no_cuda_device(name, make):
-    assert adapter(name).array_device(make()) is None
 
 
 def test_tensors_of_other_devices_are_refused():
@@ -122,10 +120,13 @@ def test_a_subclass_of_a_tensor_stays_one():
     assert served.lent_by(lent[1:]) is owner
 
 
-def test_a_sparse_tensor_is_not_lent():
+def test_a_sparse_tensor_is_not_lent_nor_its_memory_counted():
+    """It has the memory of several tensors."""
     tensor = need("torch").eye(3).to_sparse()
     with pytest.raises(TypeError, match="sparse_coo"):
         adapter("torch").record_stream(tensor, None)
+    with pytest.raises(TypeError, match="sparse_coo"):
+        adapter("torch").storage_of(tensor)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -166,11 +167,6 @@ def test_torchs_memory_is_held_as_long_as_anything_uses_it(hold):
     del left
     gc.collect()
     assert not served._is_held(memory)
-
-
-def test_memory_of_several_tensors_is_not_counted():
-    with pytest.raises(TypeError, match="sparse_coo"):
-        adapter("torch").storage_of(need("torch").eye(3).to_sparse())
 
 
 # -- CuPy's, on memory that nobody touches ----------------------------------------------------
@@ -276,12 +272,6 @@ def test_the_layout_of_a_warp_array():
     assert served.array_layout(warp.zeros(0, dtype=float, device="cpu")).shape == (0,)
     with pytest.raises(ValueError, match="requires a gradient"):
         find(warp.zeros(2, dtype=float, device="cpu", requires_grad=True))
-
-
-@pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba"])
-def test_the_adapters_copy_arrays(name):
-    for copies in (Memory.array_layout, Memory.array_like, Memory.copy_array):
-        assert offered(adapter(name), copies)
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy", "warp", "numba", "tvm_ffi"])

@@ -37,9 +37,9 @@ def read(obj):
 @pytest.mark.parametrize(
     ("handle", "owned"), [(0, False), (1, False), (2, False), (64, True), (2**64 - 16, True)]
 )
-def test_a_stream_from_a_handle(handle, owned):
-    stream = core.Stream.from_handle(handle)
-    assert read(stream) == (handle, None, owned, "cuda.core")
+@pytest.mark.parametrize("kind", [core.Stream, MyStream])
+def test_a_stream_from_a_handle_and_one_of_a_subclass(kind, handle, owned):
+    assert read(kind.from_handle(handle)) == (handle, None, owned, "cuda.core")
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,6 @@ def test_a_handle_for_another_process_is_read_and_written_whole(kind):
             sharing.handle_of(kind, wrong)
 
 
-def test_a_subclass_is_recognised():
-    assert read(MyStream.from_handle(64)) == (64, None, True, "cuda.core")
-
-
 @pytest.mark.parametrize("handle", [0, 1, 2, 64])
 def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
     stream = core.Stream.from_handle(handle)
@@ -77,10 +73,12 @@ def test_a_closed_stream_is_never_taken_for_the_default_one(handle):
 
 
 @pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])
-def test_an_event_of_the_bindings_is_read(kind):
+def test_an_event_of_the_bindings_is_read_and_wants_a_device_only(kind):
     library = registry.event_library(kind(64))
     assert library.adapter.name == "cuda.bindings"
     assert library.handle(kind(64)) == 64
+    with pytest.raises(sk.errors.NoDeviceError):
+        sk.wrap_event(kind(64))
 
 
 # -- how far it goes without a driver ----------------------------------------------------------
@@ -103,12 +101,6 @@ def test_a_stream_wants_a_device_only(make):
         sk.wrap(make())
     with pytest.raises(sk.errors.NoDeviceError):
         sk.use(make())
-
-
-@pytest.mark.parametrize("kind", [driver.CUevent, runtime.cudaEvent_t])
-def test_an_event_wants_a_device_only(kind):
-    with pytest.raises(sk.errors.NoDeviceError):
-        sk.wrap_event(kind(64))
 
 
 def test_a_host_stream_does_not_wait_for_it():

@@ -48,8 +48,9 @@ def test_a_stream_made_from_another(handle, owned):
 
 @pytest.mark.parametrize(("handle", "owned"), [(0, False), (1, False), (2, False), (64, True)])
 @pytest.mark.parametrize(("device", "said"), [(-1, None), (0, 0), (3, 3)])
-def test_an_external_stream(handle, owned, device, said):
-    assert read(external(handle, device)) == (handle, said, owned, "cupy")
+@pytest.mark.parametrize("kind", [cupy.cuda.ExternalStream, MyStream])
+def test_an_external_stream_and_one_of_a_subclass(handle, owned, device, said, kind):
+    assert read(external(handle, device, kind)) == (handle, said, owned, "cupy")
 
 
 def test_the_null_stream():
@@ -84,10 +85,6 @@ import streamkit as sk
 assert row.handle_0 == ("legacy", "per-thread")[{switched}]
 """
     )
-
-
-def test_a_subclass_is_recognised():
-    assert read(external(64, 0, MyStream)) == (64, 0, True, "cupy")
 
 
 @pytest.mark.parametrize(
@@ -156,11 +153,8 @@ def test_what_stands_for_an_event_has_its_handle_and_its_owner():
     assert owner in vars(event).values()
 
 
-def test_it_has_a_current_stream():
+def test_it_has_a_current_stream_which_wants_a_device():
     assert isinstance(registry.adapter("cupy"), CurrentStream)
-
-
-def test_its_current_stream_wants_a_device():
     with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream("cupy")
 

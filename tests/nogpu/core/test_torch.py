@@ -59,27 +59,15 @@ def test_a_generic_stream_of_cuda_needs_no_native_handle():
         torch.nn.Linear(1, 1),
         torch.cuda,
         torch,
+        torch.Event,
+        torch.cuda.Event,
+        torch.Stream("cpu"),
     ],
     ids=lambda obj: type(obj).__name__,
 )
-def test_what_is_no_stream_is_refused(obj):
+def test_what_is_no_stream_and_no_event_of_cuda_is_refused(obj):
     with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap(obj)
-
-
-@pytest.mark.parametrize(
-    "obj",
-    [
-        torch.Event,
-        torch.Event("cpu"),
-        torch.cuda.Event,
-        torch.zeros(3),
-        torch.Stream("cpu"),
-        torch.device("cpu"),
-    ],
-    ids=lambda obj: type(obj).__name__,
-)
-def test_what_is_no_event_is_refused(obj):
     with pytest.raises(sk.errors.UnsupportedStreamError):
         sk.wrap_event(obj)
 
@@ -117,14 +105,11 @@ def test_its_device_is_read():
             sk.new_stream(torch.device(device))
 
 
-@pytest.mark.parametrize("device", ["meta", "mps", "xpu:0"])
-def test_its_device_of_another_kind_is_refused(device):
-    with pytest.raises(ValueError, match="is not a device"):
-        sk.new_stream(torch.device(device))
-
-
-@pytest.mark.parametrize("device", [torch.zeros(2), torch.tensor(0), torch.float32])
-def test_what_is_no_device_of_its_is_refused(device):
+@pytest.mark.parametrize(
+    "device",
+    [*map(torch.device, ("meta", "mps", "xpu:0")), torch.zeros(2), torch.tensor(0), torch.float32],
+)
+def test_its_device_of_another_kind_and_what_is_none_of_its_are_refused(device):
     with pytest.raises(ValueError, match="is not a device"):
         sk.new_stream(device)
 
@@ -147,9 +132,6 @@ def test_a_build_without_cuda_has_no_current_stream():
         adapter.current(0)
     with pytest.raises(sk.errors.NoDeviceError):
         sk.current_stream("torch")
-
-
-def test_it_has_no_current_stream():
     assert sk.current_streams() == {}
     sk.assert_one_queue(libraries=["torch"])
 

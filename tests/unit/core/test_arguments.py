@@ -282,14 +282,10 @@ def test_a_function_whose_call_runs_nothing_is_refused_at_the_call(stream, metho
         getattr(stream, method)(fn)
 
 
-def run_and_sync(stream, fn):
-    stream.submit(fn)
-    stream.sync()
-
-
 def test_a_coroutine_that_a_submitted_function_returns_is_its_error(stream):
+    stream.submit(returns_a_coroutine)
     with pytest.raises(TypeError, match=r"^returns_a_.* returned .*, asynchronous, .*awaited"):
-        run_and_sync(stream, returns_a_coroutine)
+        stream.sync()
 
 
 # -- what users of other libraries write first -----------------------------------------------------

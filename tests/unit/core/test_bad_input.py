@@ -105,24 +105,18 @@ class Handle(enum.IntEnum):
 
 
 NO_STREAMS = {
-    "None": None,
-    "True": True,
     "False": False,
-    "5": 5,
     "int64": np.int64(5),
     "IntEnum": Handle.LEGACY,
-    "str": "x",
     "tuple": (0, 64),
     "object": object(),
     "array": np.zeros(3),
     "lambda": lambda: (0, 64),
     "module": np,
     "int class": int,
-    "HostStream class": HostStream,
     "class with the protocol": Protocol,
     "class with a metaclass protocol": OnItsClassOnly,
     "instance of such a class": OnItsClassOnly(),
-    "without": Nothing(),
     "answers everything": AnswersEverything(),
     "host event": sk.new_event(device="cpu"),
 }
@@ -149,7 +143,7 @@ def test_what_is_no_stream_is_refused(obj):
     ],
 )
 def test_the_refusal_names_what_it_got_and_what_to_write(obj, told):
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(sk.errors.UnsupportedStreamError, match=told):
         sk.wrap(obj)
 
 

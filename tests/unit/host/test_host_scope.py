@@ -280,12 +280,9 @@ def test_a_generator_that_is_closed_with_a_scope_open_inside_still_says_so(strea
         generator.close()
 
 
-def test_leaving_what_was_not_entered_raises(stream):
+def test_leaving_before_the_entry_or_in_another_thread_raises_and_the_scope_can_be_left(stream):
     with pytest.raises(sk.errors.ScopeError, match="'s'"):
         stream.__exit__(None, None, None)
-
-
-def test_leaving_in_another_thread_raises_and_the_scope_can_still_be_left(stream):
     stream.__enter__()
     with pytest.raises(sk.errors.ScopeError, match="thread"):
         within(lambda: stream.__exit__(None, None, None))
@@ -405,14 +402,6 @@ def test_an_interrupt_while_waiting_for_the_turn_does_not_hold_the_queue(stream,
     gate.open()
     within(stream.sync)  # whoever keeps the error keeps what was entered
     del caught
-
-
-def test_closing_a_stream_lets_its_queued_body_and_work_run(stream, hold):
-    gate, seen = hold(stream), []
-    stream.submit(seen.append, 1)
-    within(stream.close)
-    gate.open()
-    assert eventually(lambda: seen == [1])
 
 
 # -- a scope that is made and never entered ---------------------------------------------------
