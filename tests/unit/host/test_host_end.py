@@ -192,6 +192,14 @@ FINISHED = {
         ready.wait()
     """,
     "of another stream's then": "s.wait(other.then(time.sleep, 1))",
+    "of a daemon thread that a long function starts": """
+        import concurrent.futures
+        future, reports.PATIENCE = concurrent.futures.Future(), 1
+        timer = threading.Timer(0.3, future.set_result, [None])
+        timer.daemon = True
+        s.wait(future)
+        other.submit(lambda: (time.sleep(1.2), timer.start())[1])
+    """,
 }
 
 
