@@ -552,7 +552,7 @@ class WorkQueue:
 def wait_for_all(queues: Iterable[WorkQueue], late: set[WorkQueue]) -> set[WorkQueue]:
     """Wait until queues have run, but for those that may wait without end; return these.
 
-    They get PATIENCE together, and none if all of them are ``late``, for these have had it.
+    Once no queue can run, they get PATIENCE together; none if all are ``late``, which had it.
     """
     marks = {}
     for queue in queues:
@@ -563,7 +563,7 @@ def wait_for_all(queues: Iterable[WorkQueue], late: set[WorkQueue]) -> set[WorkQ
         free = next((queue for queue in left if not queue.held()), None)
         if free is None and left <= late:
             break
-        if not marks[free or next(iter(left))].wait(reports.PATIENCE):
+        if not marks[free or next(iter(left))].wait(reports.PATIENCE) and free is None:
             late.update(left)
     return left
 
