@@ -64,7 +64,7 @@ class Engine(Protocol):
 
 _engine: Engine | None = None
 _working: set[WorkQueue] = set()  # the queues with items for a worker
-_late: set[WorkQueue] = set()  # those that the end of the program has given up
+_late: set[object] = set()  # what the queues waited for that the end of the program has given up
 _forks = 0  # between the process that imported this module and the present one
 
 
@@ -549,11 +549,8 @@ class WorkQueue:
         reports.report_dropped([item.what for item in dropped])
 
 
-def wait_for_all(queues: Iterable[WorkQueue], late: set[WorkQueue]) -> set[WorkQueue]:
-    """Wait until queues have run, but for those that may wait without end; return these.
-
-    Once no queue can run, they get PATIENCE together; none if all are ``late``, which had it.
-    """
+def wait_for_all(queues: Iterable[WorkQueue], late: set[object]) -> set[WorkQueue]:
+    """Wait until queues have run; return those that PATIENCE brings no further, nor has before."""
     marks = {}
     for queue in queues:
         with suppress(RuntimeError):  # no thread can be started, so the queue has run
@@ -561,10 +558,11 @@ def wait_for_all(queues: Iterable[WorkQueue], late: set[WorkQueue]) -> set[WorkQ
             marks[queue] = mark
     while left := {queue for queue, mark in marks.items() if not mark.is_reached}:
         free = next((queue for queue in left if not queue.held()), None)
-        if free is None and left <= late:
+        stuck = {(queue, queue.is_cuda or queue.function) for queue in left}
+        if free is None and stuck <= late:
             break
         if not marks[free or next(iter(left))].wait(reports.PATIENCE) and free is None:
-            late.update(left)
+            late.update(stuck)
     return left
 
 

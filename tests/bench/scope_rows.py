@@ -346,7 +346,7 @@ def _warp_array(libraries: Libraries) -> Generator[Arms]:
         with scope:
             make(items)
 
-    from streamkit.backends._warp.memory import watched
+    from streamkit.backends._warp.current_stream import watched
 
     s, blocking = sk.new_stream(nonblocking=True), sk.new_stream()
     make = calls_without(partial(libraries.warp.empty, 1024, device=f"cuda:{libraries.device}"))

@@ -192,6 +192,15 @@ FINISHED = {
         ready.wait()
     """,
     "of another stream's then": "s.wait(other.then(time.sleep, 1))",
+    "of one daemon thread after another": """
+        import concurrent.futures
+        reports.PATIENCE = 1
+        for after in (0.6, 1.2, 1.8):
+            s.wait(future := concurrent.futures.Future())
+            timer = threading.Timer(after, future.set_result, [None])
+            timer.daemon = True
+            timer.start()
+    """,
     "of a daemon thread that a long function starts": """
         import concurrent.futures
         future, reports.PATIENCE = concurrent.futures.Future(), 1
