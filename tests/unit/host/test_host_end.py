@@ -201,13 +201,13 @@ FINISHED = {
             timer.daemon = True
             timer.start()
     """,
-    "of a daemon thread that a long function starts": """
+    "of a daemon thread after a long function": """
         import concurrent.futures
-        future, reports.PATIENCE = concurrent.futures.Future(), 1
-        timer = threading.Timer(0.3, future.set_result, [None])
-        timer.daemon = True
+        future, go, reports.PATIENCE = concurrent.futures.Future(), threading.Event(), 1
+        finish = lambda: (go.wait(), time.sleep(0.3), future.set_result(None))
+        threading.Thread(target=finish, daemon=True).start()
         s.wait(future)
-        other.submit(lambda: (time.sleep(1.2), timer.start())[1])
+        other.submit(lambda: (time.sleep(1.2), go.set())[1])
     """,
 }
 
